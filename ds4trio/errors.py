@@ -1,0 +1,199 @@
+"""Every error a client or an operator can meet, with its wire code and HTTP status.
+
+Ds4TrioError
++-- RequestError                 the client's request is at fault; nobody else notices
+|   +-- InvalidRequest           400 invalid_request_error
+|   |   +-- ContextLengthExceeded    400 context_length_exceeded
+|   |   +-- PreviousResponseNotFound 400 previous_response_not_found
+|   |   +-- TokenOutOfVocabulary     400 token_out_of_vocabulary
+|   +-- InvalidApiKey            401 invalid_api_key
+|   +-- OriginNotAllowed         403 origin_not_allowed
+|   +-- NotFound                 404 not_found
+|   |   +-- ModelNotFound        404 model_not_found
+|   +-- PayloadTooLarge          413 payload_too_large
++-- ServerError                  the server is at fault, or cannot serve now
+|   +-- BatchFailed              500 batch_failed
+|   +-- InternalError            500 internal_error
+|   +-- ServerBusy               503 server_busy, with Retry-After
+|   +-- ServerLoading            503 server_loading, with Retry-After
+|   +-- ServerStopping           503 server_stopping
++-- ClientStalled                the client stopped reading; its connection is ended
++-- ModelUnavailable             a model cannot be found, fetched or read (for operators)
++-- EngineMisuse                 a caller broke the engine's contract (a bug, never a client)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BatchFailed",
+    "ClientStalled",
+    "ContextLengthExceeded",
+    "Ds4TrioError",
+    "EngineMisuse",
+    "InternalError",
+    "InvalidApiKey",
+    "InvalidRequest",
+    "ModelNotFound",
+    "ModelUnavailable",
+    "NotFound",
+    "OriginNotAllowed",
+    "PayloadTooLarge",
+    "PreviousResponseNotFound",
+    "RequestError",
+    "ServerBusy",
+    "ServerError",
+    "ServerLoading",
+    "ServerStopping",
+    "TokenOutOfVocabulary",
+    "WireError",
+]
+
+
+class Ds4TrioError(Exception):
+    """The root of the tree."""
+
+
+class WireError(Ds4TrioError):
+    """An error that can be shown to a client.
+
+    Attributes:
+        status: HTTP status.
+        type: OpenAI's error family (``invalid_request_error``, ``server_error``...).
+        code: the stable, machine-readable name.
+        param: the request field at fault, if one is.
+        retry_after: seconds after which a client may try again, if that helps.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+
+class RequestError(WireError):
+    """The request is at fault; it is refused alone."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, of the wrong type, out of range, or not supported."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt does not fit the context, or the KV memory of this server."""
+
+    code = "context_length_exceeded"
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """``previous_response_id`` names a response that is not, or no longer, known here."""
+
+    code = "previous_response_not_found"
+
+
+class TokenOutOfVocabulary(InvalidRequest):
+    """A token id is negative or not below the model's vocabulary size."""
+
+    code = "token_out_of_vocabulary"
+
+
+class InvalidApiKey(RequestError):
+    """The key is missing or wrong."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class OriginNotAllowed(RequestError):
+    """A browser page of another origin tried to use the server."""
+
+    status = 403
+    type = "permission_error"
+    code = "origin_not_allowed"
+
+
+class NotFound(RequestError):
+    """No such path or object."""
+
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """The request names a model that this server does not serve."""
+
+    code = "model_not_found"
+
+
+class PayloadTooLarge(RequestError):
+    """The body or message is larger than the server takes."""
+
+    status = 413
+    code = "payload_too_large"
+
+
+class ServerError(WireError):
+    """The server is at fault, or cannot serve this now."""
+
+
+class BatchFailed(ServerError):
+    """The step that held this request failed; no token of that step was sent."""
+
+    code = "batch_failed"
+
+
+class InternalError(ServerError):
+    """A defect in the server. The log has the traceback; the client does not."""
+
+
+class ServerBusy(ServerError):
+    """Every slot is taken and the waiting line is full."""
+
+    status = 503
+    code = "server_busy"
+
+
+class ServerLoading(ServerError):
+    """The model is still being loaded."""
+
+    status = 503
+    code = "server_loading"
+
+
+class ServerStopping(ServerError):
+    """The server is shutting down, or its engine has stopped."""
+
+    status = 503
+    code = "server_stopping"
+
+
+class ClientStalled(Ds4TrioError):
+    """The client has read nothing for longer than the send timeout."""
+
+
+class ModelUnavailable(Ds4TrioError):
+    """A model cannot be found, fetched or read. The message is one line and says what to do."""
+
+
+class EngineMisuse(Ds4TrioError):
+    """A caller broke the engine's contract, for instance one sequence twice in a batch."""

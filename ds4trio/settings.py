@@ -1,0 +1,210 @@
+"""One typed settings object: every field is a flag of ``ds4trio serve`` and a DS4TRIO_ variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["Field", "Settings", "SettingsError", "parse_size"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+_ALIASES = {"coalesce_us": ("DS4_SERVER_DECODE_COALESCE_US",)}
+"""Names that other servers use for the same thing."""
+
+
+class SettingsError(ValueError):
+    """A setting has a value that it cannot have. The message is one line and names it."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator can choose. ``Settings.load()`` reads the environment."""
+
+    model: Annotated[
+        str, Meta(description="alias, GGUF file, Hugging Face folder, or hub id of the model")
+    ] = "smollm2-135m-instruct"
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes any")] = 8000
+
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], Meta(description="where the tensors live")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Meta(description="number format of weights and products"),
+    ] = "auto"
+    ctx: Annotated[
+        int,
+        Meta(ge=0, description="most tokens in one conversation; 0 takes the model's own limit"),
+    ] = 0
+    kv_memory: Annotated[
+        str, Meta(description="memory for keys and values, such as 2GiB; auto looks at the machine")
+    ] = "auto"
+    page_size: Annotated[
+        int, Meta(ge=1, le=1024, description="positions in one page of the KV cache")
+    ] = 16
+
+    batching: Annotated[
+        bool, Meta(description="evaluate the sessions of one step together, or one at a time")
+    ] = True
+    max_sessions: Annotated[
+        int, Meta(ge=1, le=4096, description="most sessions that share the batch")
+    ] = 64
+    max_waiting: Annotated[
+        int,
+        Meta(ge=0, le=100_000, description="most requests that wait for a session; more get 503"),
+    ] = 256
+    coalesce_us: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="microseconds that an idle server waits for others to join; 0 is off",
+        ),
+    ] = 2000
+    step_tokens: Annotated[
+        int, Meta(ge=1, le=65536, description="most tokens evaluated in one step")
+    ] = 512
+    prefill_chunk: Annotated[
+        int,
+        Meta(ge=1, le=65536, description="most prompt tokens in a step that others decode in"),
+    ] = 128
+    on_batch_failure: Annotated[
+        Literal["fail"], Meta(description="what a failed step does to its members")
+    ] = "fail"
+
+    max_output_tokens: Annotated[
+        int, Meta(ge=1, description="most tokens of an answer when the request names no limit")
+    ] = 2048
+    api_key: Annotated[
+        tuple[str, ...], Meta(description="keys that may use the server; none means no check")
+    ] = ()
+    allow_origin: Annotated[
+        tuple[str, ...], Meta(description="origins of other pages that may use it from a browser")
+    ] = ()
+    max_body_bytes: Annotated[
+        int, Meta(ge=1024, description="largest request body or WebSocket message, in bytes")
+    ] = 4 * 1024 * 1024
+    send_timeout: Annotated[
+        float, Meta(gt=0, description="seconds a client may leave its data unread")
+    ] = 30.0
+    shutdown_timeout: Annotated[
+        float, Meta(gt=0, description="seconds that running answers get when the server stops")
+    ] = 5.0
+    max_connections: Annotated[
+        int, Meta(ge=1, description="most connections at once; more are closed unread")
+    ] = 4096
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="least severe line logged")
+    ] = "info"
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.kv_memory_bytes
+        except ValueError as error:
+            raise ValueError(f"kv_memory: {error}") from None
+        if self.prefill_chunk > self.step_tokens:
+            raise ValueError("prefill_chunk must not be larger than step_tokens")
+
+    @property
+    def kv_memory_bytes(self) -> int | None:
+        """Bytes for the KV cache, or None when the machine decides."""
+        return None if self.kv_memory == "auto" else parse_size(self.kv_memory)
+
+    @classmethod
+    def fields(cls) -> tuple[Field, ...]:
+        """Every setting, in order, with what flags and documentation need."""
+        hints = get_type_hints(cls, include_extras=True)
+        return tuple(
+            Field(
+                name=info.name,
+                type=get_args(hints[info.name])[0],
+                default=info.default,
+                help=get_args(hints[info.name])[1].description,
+            )
+            for info in msgspec.structs.fields(cls)
+        )
+
+    @classmethod
+    def load(
+        cls, environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> Settings:
+        """Read the environment, then let explicit values (flags) win.
+
+        Args:
+            environ: variables to read; none when omitted.
+            overrides: values by field name, as strings or typed; None values are skipped.
+
+        Raises:
+            SettingsError: a value does not fit its field.
+        """
+        values: dict[str, Any] = {}
+        origin: dict[str, str] = {}
+        for field in cls.fields():
+            for variable in (*_ALIASES.get(field.name, ()), field.variable):
+                text = (environ or {}).get(variable)
+                if text is not None and text.strip() != "":
+                    values[field.name] = field.split(text)
+                    origin[field.name] = variable
+            override = (overrides or {}).get(field.name)
+            if override is not None:
+                values[field.name] = override
+                origin[field.name] = field.flag
+        try:
+            return msgspec.convert(values, cls, strict=False)
+        except msgspec.ValidationError as error:
+            path = re.search(r"\$\.(\w+)", str(error))
+            name = origin.get(path.group(1), path.group(1)) if path else "settings"
+            detail = str(error).split(" - at ")[0]
+            raise SettingsError(f"{name}: {detail[0].lower()}{detail[1:]}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A setting as flags, variables and documentation show it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "DS4TRIO_" + self.name.upper()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def multiple(self) -> bool:
+        return get_origin(self.type) is tuple
+
+    def split(self, text: str) -> Any:
+        """A variable's text as a value: several values are separated by commas."""
+        if self.multiple:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        return text.strip()
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a text such as ``1500000``, ``512MiB`` or ``2g`` (powers of 1024).
+
+    Raises:
+        ValueError: the text is not a size above zero.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match.group(1)) * 1024 ** _POWER[match.group(2).lower()]) if match else 0
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size such as 512MiB or 2GiB")
+    return size
