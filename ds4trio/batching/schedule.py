@@ -1,0 +1,112 @@
+"""Which rows make the next step: decode rows first, then chunks of prompts, within a budget.
+
+The older session has the right of way. When pages run out, sessions at rest give theirs up, then
+the newest ones, and are evaluated anew later (preemption by recompute). The oldest can therefore
+always go on, and so everyone ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ds4trio.batching.session import Session, SlotState
+from ds4trio.engine.step import StepItem
+
+__all__ = ["Budget", "Plan", "plan_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one step may hold.
+
+    Attributes:
+        step_tokens: tokens in a step.
+        prefill_chunk: prompt tokens in a step that also carries decode rows, so that a long prompt
+            does not make the others stutter.
+        sessions: sessions in a step; 1 evaluates one after another (``--no-batching``).
+    """
+
+    step_tokens: int
+    prefill_chunk: int
+    sessions: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The next step, and who has to make room for it."""
+
+    rows: list[tuple[Session, StepItem]] = field(default_factory=list)
+    preempted: list[Session] = field(default_factory=list)
+
+    @property
+    def decode_rows(self) -> int:
+        return sum(1 for _, item in self.rows if not item.tokens)
+
+
+def plan_step(sessions: Iterable[Session], free_pages: int, budget: Budget) -> Plan:
+    """Choose the rows of the next step. Reads the sessions and changes none of them."""
+    by_age = sorted(sessions, key=lambda session: session.arrival)
+    runnable = [session for session in by_age if session.runnable]
+    if budget.sessions == 1 and runnable:
+        runnable = [min(runnable, key=lambda session: session.times.last_step)]
+    room = _Room(by_age, free_pages)
+    plan = Plan(preempted=room.preempted)
+
+    for session in runnable:
+        if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
+            _place(session, 1, plan, room)
+
+    tokens_left = budget.step_tokens - len(plan.rows)
+    if plan.rows:
+        tokens_left = min(tokens_left, budget.prefill_chunk)
+    for session in runnable:
+        if session.state is not SlotState.PREFILLING or session in room.preempted:
+            continue
+        if tokens_left <= 0 or len(plan.rows) >= budget.sessions:
+            break
+        count = min(tokens_left, len(session.tokens) - session.evaluated)
+        if session.evaluated == 0 and plan.rows and not room.has_spare(session, len(plan.rows)):
+            break  # it would soon have to give its pages back; those behind it wait their turn too
+        if not _place(session, count, plan, room):
+            break
+        tokens_left -= count
+    return plan
+
+
+def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
+    if session in room.preempted or not room.make(session, count):
+        return False
+    plan.rows = [row for row in plan.rows if row[0] not in room.preempted]
+    plan.rows.append((session, session.item(count)))
+    return True
+
+
+class _Room:
+    """The free pages as the plan grows, and the sessions that gave theirs up for it."""
+
+    def __init__(self, by_age: list[Session], free_pages: int) -> None:
+        self.free = free_pages
+        self.preempted: list[Session] = []
+        holders = [session for session in by_age if session.opened_in_engine]
+        self._at_rest = [session for session in holders if not session.runnable]
+        self._running = [session for session in holders if session.runnable]
+
+    def make(self, session: Session, count: int) -> bool:
+        """Take the pages for ``count`` more tokens, from other sessions if need be."""
+        needed = session.info.pages_for(session.evaluated + count) - session.pages_held
+        while needed > self.free:
+            if self._at_rest:
+                victim = self._at_rest.pop()
+            elif self._running and self._running[-1].arrival > session.arrival:
+                victim = self._running.pop()
+            else:
+                return False
+            self.preempted.append(victim)
+            self.free += victim.pages_held
+        self.free -= needed
+        return True
+
+    def has_spare(self, session: Session, decoding: int) -> bool:
+        """All of its prompt fits, and a page for each session that decodes besides."""
+        return session.info.pages_for(len(session.tokens) + 1) + decoding <= self.free

@@ -1,0 +1,290 @@
+"""One stream of tokens: a request's task on one side, the coalescer on the other.
+
+A session is touched by both, but only between awaits and only on the event loop, so its fields need
+no lock. The engine's worker thread never sees it.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import trio
+
+from ds4trio.engine.step import EngineInfo, SampledToken, SamplingParams, StepItem
+from ds4trio.errors import ContextLengthExceeded, TokenOutOfVocabulary, WireError
+
+__all__ = ["MAX_UNREAD", "Delivery", "EndReason", "Session", "SessionTimes", "SlotState"]
+
+EndReason = Literal["stop", "length"]
+
+MAX_UNREAD = 512
+"""Tokens that may wait for a slow reader. Beyond this its rows rest until it has caught up."""
+
+
+class SlotState(enum.Enum):
+    """Where a session is. The transitions are::
+
+    FREE -> PREFILLING -> IN_FLIGHT -> PREFILLING | PENDING | FREE | DONE | INVALID
+    FREE -> PENDING ------^
+    """
+
+    FREE = "free"
+    """Holds a slot and has submitted nothing (or took the answer to its last ``eval``)."""
+    PREFILLING = "prefilling"
+    """Several tokens wait to be evaluated."""
+    PENDING = "pending"
+    """One token waits to be evaluated: a decode row."""
+    IN_FLIGHT = "in flight"
+    """Part of the step that is running."""
+    DONE = "done"
+    """Ended. Its pages return to the pool at the next step boundary."""
+    INVALID = "invalid"
+    """Its step failed, and with it the state on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Everything that has come since the last delivery.
+
+    Attributes:
+        tokens: in order; empty only with ``end``.
+        rows: how many sessions shared the step of the last token.
+        end: why no more will come, or None.
+    """
+
+    tokens: list[SampledToken]
+    rows: int
+    end: EndReason | None
+
+
+@dataclass(slots=True)
+class SessionTimes:
+    """When things happened, in seconds of Trio's clock, and how full the batches were."""
+
+    opened: float
+    started: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    steps: int = 0
+    rows: int = 0
+    last_step: float = 0.0
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Sessions in a step, on average over the steps this one took part in."""
+        return self.rows / self.steps if self.steps else 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """A slot in the batch. Made by ``Coalescer.session()``; not for two tasks at once.
+
+    Attributes:
+        id: the engine's name for the sequence.
+        arrival: order of arrival; the older session has the right of way.
+        tokens: every token known: evaluated ones, then those that wait.
+        evaluated: how many of them the engine has committed.
+        last_is_drawn: the last token was drawn and has not been evaluated yet.
+        last_is_on_device: moreover the engine still holds it, so it need not be sent.
+        opened_in_engine: the engine knows the sequence.
+    """
+
+    id: int
+    sampling: SamplingParams
+    info: EngineInfo
+    notify: Callable[[], None]
+    times: SessionTimes
+    arrival: int = field(default_factory=itertools.count().__next__)
+    state: SlotState = SlotState.FREE
+    tokens: list[int] = field(default_factory=list)
+    evaluated: int = 0
+    last_is_drawn: bool = False
+    last_is_on_device: bool = False
+    opened_in_engine: bool = False
+    _remaining: int = 0
+    _stop_tokens: frozenset[int] = frozenset()
+    _rests_as: SlotState = SlotState.DONE
+    _unread: list[SampledToken] = field(default_factory=list)
+    _rows: int = 0
+    _end: EndReason | None = None
+    _error: WireError | None = None
+    _wake: trio.Event = field(default_factory=trio.Event)
+
+    # -- the request's side
+
+    async def eval(self, tokens: Sequence[int] = ()) -> SampledToken:
+        """Evaluate ``tokens`` and return the token drawn after them.
+
+        Empty ``tokens`` evaluate the one drawn last. Otherwise they follow what was evaluated: a
+        drawn token that its caller does not repeat is forgotten.
+
+        Raises:
+            ContextLengthExceeded, TokenOutOfVocabulary: nothing was evaluated.
+            BatchFailed: the step failed; the session is invalid.
+        """
+        self._submit(tokens, 1, frozenset(), SlotState.FREE)
+        return (await self.receive()).tokens[0]
+
+    def start(
+        self, tokens: Sequence[int], *, max_new_tokens: int, stop_tokens: frozenset[int]
+    ) -> None:
+        """Evaluate ``tokens`` and go on decoding, token by token, inside the batch.
+
+        Take the tokens with ``receive()``. The end is the first of ``stop_tokens`` (not delivered),
+        ``max_new_tokens``, or the end of the context.
+
+        Raises:
+            ContextLengthExceeded, TokenOutOfVocabulary: nothing was evaluated.
+        """
+        self._submit(tokens, max_new_tokens, stop_tokens, SlotState.DONE)
+
+    async def receive(self) -> Delivery:
+        """Wait until there is something, then take all of it.
+
+        Raises:
+            WireError: the session has failed (``BatchFailed``, ``ServerStopping``...). Tokens that
+                came before are delivered first.
+        """
+        while not self._unread and self._end is None and self._error is None:
+            self._wake = trio.Event()
+            await self._wake.wait()
+        await trio.lowlevel.checkpoint()
+        if self._error is not None and not self._unread:
+            raise self._error
+        was_full = self.full
+        delivery = Delivery(self._unread, self._rows, self._end)
+        self._unread = []
+        if was_full:
+            self.notify()
+        return delivery
+
+    def _submit(
+        self,
+        tokens: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: frozenset[int],
+        rests_as: SlotState,
+    ) -> None:
+        if self._error is not None:
+            raise self._error
+        if self.state is not SlotState.FREE:
+            raise RuntimeError(f"a session that is {self.state.value} cannot take more tokens")
+        if not tokens and not self.last_is_drawn:
+            raise ValueError("there is no token to evaluate")
+        for token in tokens:
+            if not 0 <= token < self.info.vocab_size:
+                raise TokenOutOfVocabulary(
+                    f"token {token} is outside the vocabulary of {self.info.vocab_size} tokens"
+                )
+        known = len(self.tokens)
+        if tokens:
+            known += len(tokens) - self.last_is_drawn
+        room = self.info.longest_sequence
+        if known >= room:
+            raise ContextLengthExceeded(
+                f"the prompt has {known} tokens; this server has room for {room} tokens in all, "
+                "prompt and answer together"
+            )
+        if tokens:
+            if self.last_is_drawn:
+                self.tokens.pop()
+            self.tokens.extend(tokens)
+            self.last_is_drawn = self.last_is_on_device = False
+        self._remaining = min(max_new_tokens, room - known)
+        self._stop_tokens = stop_tokens
+        self._rests_as = rests_as
+        self._end = None
+        self._to_waiting()
+        self.notify()
+
+    # -- the coalescer's side
+
+    @property
+    def full(self) -> bool:
+        """The reader is too far behind: the session rests."""
+        return len(self._unread) >= MAX_UNREAD
+
+    @property
+    def runnable(self) -> bool:
+        """Has something for the next step."""
+        return self.state in (SlotState.PREFILLING, SlotState.PENDING) and not self.full
+
+    @property
+    def live(self) -> bool:
+        """May yet submit something for the step that is being gathered."""
+        return self.state in (SlotState.FREE, SlotState.PREFILLING, SlotState.PENDING) and (
+            not self.full
+        )
+
+    @property
+    def pages_held(self) -> int:
+        return self.info.pages_for(self.evaluated)
+
+    def item(self, count: int) -> StepItem:
+        """The next ``count`` waiting tokens as a part of a step."""
+        if self.last_is_on_device:
+            return StepItem(self.id)
+        chunk = tuple(self.tokens[self.evaluated : self.evaluated + count])
+        return StepItem(self.id, chunk, sample=self.evaluated + count == len(self.tokens))
+
+    def committed(self, count: int, sampled: SampledToken | None, rows: int) -> None:
+        """The engine has committed ``count`` tokens of this session in a step of ``rows`` rows."""
+        self.evaluated += count
+        self.times.steps += 1
+        self.times.rows += rows
+        self.times.last_step = trio.current_time()
+        self.last_is_on_device = False
+        if self.evaluated == len(self.tokens):
+            self.last_is_drawn = False
+        if sampled is not None:
+            self._sampled(sampled, rows)
+        if self.state is SlotState.IN_FLIGHT:
+            self._to_waiting()
+
+    def _sampled(self, sampled: SampledToken, rows: int) -> None:
+        now = trio.current_time()
+        if self.times.first_token is None:
+            self.times.first_token = now
+        self.times.last_token = now
+        self.tokens.append(sampled.token)
+        self.last_is_drawn = self.last_is_on_device = True
+        self._rows = rows
+        self._remaining -= 1
+        if sampled.token in self._stop_tokens:
+            self._finish("stop")
+        else:
+            self._unread.append(sampled)
+            if self._remaining <= 0:
+                self._finish("length")
+        self._wake.set()
+
+    def _finish(self, reason: EndReason) -> None:
+        self.state = self._rests_as
+        self._end = reason
+
+    def _to_waiting(self) -> None:
+        waiting = len(self.tokens) - self.evaluated
+        self.state = SlotState.PENDING if waiting == 1 else SlotState.PREFILLING
+
+    def preempted(self) -> None:
+        """Its pages were taken. All its tokens wait to be evaluated anew; none is lost."""
+        self.evaluated = 0
+        self.last_is_on_device = False
+        self.opened_in_engine = False
+        if self.state is not SlotState.FREE:
+            self._to_waiting()
+
+    def fail(self, error: WireError) -> None:
+        """End with an error, which the reader gets after the tokens that came before."""
+        self.state = SlotState.INVALID
+        self._error = error
+        self._wake.set()
+
+    def close(self) -> None:
+        """The request's task has left: nothing more is wanted."""
+        if self.state is not SlotState.INVALID:
+            self.state = SlotState.DONE

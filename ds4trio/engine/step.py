@@ -1,0 +1,141 @@
+"""Plain data that goes into a step of the engine and comes out of it.
+
+Nothing here holds a tensor, so that the same values can cross to an engine in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ds4trio.errors import WireError
+
+__all__ = [
+    "EngineInfo",
+    "Evaluated",
+    "Refused",
+    "SampledToken",
+    "SamplingParams",
+    "StepItem",
+    "StepResult",
+]
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: dividing by them says nothing more than the maximum does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sequence draws its tokens. Fixed when the sequence is opened.
+
+    Attributes:
+        temperature: 0 (or below 1e-5) is greedy.
+        top_k: keep the k likeliest tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probabilities reach this sum; 1 keeps all.
+        min_p: keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
+        repetition_penalty: over prompt and output, 1 is none (CTRL, arXiv:1909.05858).
+        frequency_penalty, presence_penalty: over the output only, 0 is none (OpenAI's definition).
+        logit_bias: added to the logits, by token id.
+        seed: of the sequence's own random stream; draw number n depends on (seed, n) alone.
+        logprobs: return the log-probability of each sampled token.
+        top_logprobs: and of this many likeliest tokens.
+        prompt_length: how many of the first tokens are prompt, for the two output penalties.
+            After preemption or recovery a sequence is opened anew with its output as part of the
+            tokens to prefill; this keeps penalties and the random stream where they were.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_length: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class StepItem:
+    """One sequence's part of a step.
+
+    Attributes:
+        sequence: the id it was opened under.
+        tokens: ids to append and evaluate, a prefill chunk. Empty: evaluate the token that this
+            sequence sampled last (a decode row); the token need not travel out and back.
+        sample: draw the next token from the logits of the last position.
+    """
+
+    sequence: int
+    tokens: tuple[int, ...] = ()
+    sample: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A drawn token; log-probabilities are of the model's own distribution, natural logarithm."""
+
+    token: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The item was evaluated and committed; ``sampled`` is None where none was asked for."""
+
+    sequence: int
+    sampled: SampledToken | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The item failed a check before any tensor moved. Its sequence is unchanged."""
+
+    sequence: int
+    error: WireError
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step did: one outcome per item, in order, and the pool afterwards."""
+
+    outcomes: tuple[Evaluated | Refused, ...]
+    free_pages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the floors above may know of an engine.
+
+    Attributes:
+        vocab_size: ids are below this.
+        context_length: the most positions a sequence can hold.
+        page_size: positions in one page of the KV cache.
+        total_pages: pages in the pool.
+        device, dtype: for people.
+    """
+
+    vocab_size: int
+    context_length: int
+    page_size: int
+    total_pages: int
+    device: str
+    dtype: str
+
+    def pages_for(self, positions: int) -> int:
+        """Pages that hold this many positions."""
+        return -(-positions // self.page_size)
+
+    @property
+    def longest_sequence(self) -> int:
+        """The most positions one sequence can have here: context, or the whole pool if smaller."""
+        return min(self.context_length, self.total_pages * self.page_size)

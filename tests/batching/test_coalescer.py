@@ -1,0 +1,406 @@
+"""The coalescer on Trio's own terms: virtual time, a fake engine, no sleeping."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ds4trio.batching.coalescer import Coalescer
+from ds4trio.batching.schedule import Budget
+from ds4trio.batching.session import MAX_UNREAD, Session
+from ds4trio.engine.step import SamplingParams
+from ds4trio.errors import (
+    BatchFailed,
+    ContextLengthExceeded,
+    InternalError,
+    ServerBusy,
+    ServerStopping,
+    TokenOutOfVocabulary,
+)
+from tests.fake_engine import FakeEngine, expected
+
+SAMPLING = SamplingParams()
+
+
+@asynccontextmanager
+async def running(
+    engine: FakeEngine,
+    *,
+    window: float = 0.0,
+    max_sessions: int = 64,
+    max_waiting: int = 8,
+    budget: Budget | None = None,
+) -> AsyncIterator[Coalescer]:
+    coalescer = Coalescer(
+        engine,
+        max_sessions=max_sessions,
+        max_waiting=max_waiting,
+        window=window,
+        budget=budget or Budget(step_tokens=512, prefill_chunk=128, sessions=max_sessions),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(coalescer.run)
+        yield coalescer
+        nursery.cancel_scope.cancel()
+
+
+async def collect(session: Session) -> list[int]:
+    tokens: list[int] = []
+    while True:
+        delivery = await session.receive()
+        tokens.extend(sampled.token for sampled in delivery.tokens)
+        if delivery.end is not None:
+            return tokens
+
+
+async def answer(
+    coalescer: Coalescer, prompt: Sequence[int], count: int, into: list[int] | None = None
+) -> list[int]:
+    async with coalescer.session(SAMPLING) as session:
+        session.start(prompt, max_new_tokens=count, stop_tokens=frozenset())
+        tokens = await collect(session)
+    if into is not None:
+        into.extend(tokens)
+    return tokens
+
+
+async def assert_everything_returned(coalescer: Coalescer, engine: FakeEngine) -> None:
+    await wait_all_tasks_blocked()
+    assert coalescer.sessions == 0
+    assert coalescer.waiting == 0
+    assert engine.sequences == {}
+    assert coalescer.free_pages == engine.info.total_pages
+
+
+# -- the window
+
+
+async def test_a_lone_request_does_not_wait(autojump_clock: MockClock) -> None:
+    engine = FakeEngine()
+    async with running(engine, window=10.0) as coalescer:
+        began = trio.current_time()
+        assert await answer(coalescer, [1, 2, 3], 5) == expected([1, 2, 3], 5)
+        assert trio.current_time() == began
+
+
+async def test_stragglers_within_the_window_join_and_it_closes_early(
+    autojump_clock: MockClock,
+) -> None:
+    engine = FakeEngine()
+    async with running(engine, window=10.0) as coalescer:
+        began = trio.current_time()
+
+        async def straggler(delay: float) -> None:
+            async with coalescer.session(SAMPLING) as session:
+                await trio.sleep(delay)
+                await session.eval([1])
+                assert trio.current_time() == began + 3.0
+
+        async with trio.open_nursery() as nursery:
+            for delay in (0.0, 1.0, 3.0):
+                nursery.start_soon(straggler, delay)
+        assert len(engine.batches[0]) == 3
+        assert len(engine.batches) == 1
+
+
+async def test_the_window_ends_for_those_who_did_submit(autojump_clock: MockClock) -> None:
+    engine = FakeEngine()
+    async with running(engine, window=2.0) as coalescer, coalescer.session(SAMPLING) as silent:
+        began = trio.current_time()
+        async with coalescer.session(SAMPLING) as session:
+            await session.eval([1])
+        assert trio.current_time() == began + 2.0
+        assert [len(batch) for batch in engine.batches] == [1]
+        await silent.eval([2])
+
+
+async def test_the_window_closes_when_the_one_waited_for_leaves(
+    autojump_clock: MockClock,
+) -> None:
+    engine = FakeEngine()
+    async with running(engine, window=10.0) as coalescer, trio.open_nursery() as nursery:
+
+        async def leaver() -> None:
+            async with coalescer.session(SAMPLING):
+                await trio.sleep(1.0)
+
+        nursery.start_soon(leaver)
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        await answer(coalescer, [1], 1)
+        assert trio.current_time() == began + 1.0
+
+
+async def test_a_submission_withdrawn_within_the_window_is_no_step(
+    autojump_clock: MockClock,
+) -> None:
+    engine = FakeEngine()
+    async with running(engine, window=10.0) as coalescer, coalescer.session(SAMPLING) as other:
+        with trio.move_on_after(1.0):
+            await answer(coalescer, [1], 1)
+        assert engine.batches == []
+        await other.eval([2])
+        assert len(engine.batches) == 1
+
+
+# -- batches
+
+
+async def test_sessions_that_decode_stay_in_the_batch() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    results: list[list[int]] = [[] for _ in range(8)]
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        for index, into in enumerate(results):
+            nursery.start_soon(answer, coalescer, [index, 1], 10, into)
+        await wait_all_tasks_blocked()
+        engine.gate.set()
+    assert results == [expected([index, 1], 10) for index in range(8)]
+    # the token drawn last is evaluated inside the engine: decode rows carry none
+    assert all(item.tokens == () for batch in engine.batches[2:] for item in batch)
+    assert max(len(batch) for batch in engine.batches) == 8
+
+
+async def test_long_prompts_come_in_chunks_and_decoders_come_first() -> None:
+    engine = FakeEngine()
+    budget = Budget(step_tokens=64, prefill_chunk=8, sessions=64)
+    long_prompt = [token % 12 for token in range(100)]
+    async with running(engine, budget=budget) as coalescer:
+        async with coalescer.session(SAMPLING) as decoder:
+            decoder.start([1, 2], max_new_tokens=10_000, stop_tokens=frozenset())
+            await decoder.receive()
+            assert await answer(coalescer, long_prompt, 3) == expected(long_prompt, 3)
+    sizes = [len(item.tokens) for batch in engine.batches for item in batch if item.tokens]
+    assert sum(sizes) == 102
+    assert max(sizes) <= 8
+    assert all(batch[0].tokens == () for batch in engine.batches[1:])
+
+
+async def test_no_batching_takes_turns() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    budget = Budget(step_tokens=512, prefill_chunk=128, sessions=1)
+    results: list[list[int]] = [[] for _ in range(3)]
+    async with running(engine, budget=budget) as coalescer, trio.open_nursery() as nursery:
+        for index, into in enumerate(results):
+            nursery.start_soon(answer, coalescer, [index], 20, into)
+        await wait_all_tasks_blocked()
+        engine.gate.set()
+    assert results == [expected([index], 20) for index in range(3)]
+    assert {len(batch) for batch in engine.batches} == {1}
+    turns = [batch[0].sequence for batch in engine.batches]
+    assert len(set(turns[1:4])) == 3, "one that waits must not be passed over"
+
+
+async def test_eval_continues_from_the_drawn_token_or_replaces_it() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as session:
+        first = await session.eval([1, 2])
+        second = await session.eval()
+        assert [first.token, second.token] == expected([1, 2], 2)
+        replaced = await session.eval([5])
+        assert [replaced.token] == expected([1, 2, first.token, 5], 1)
+
+
+async def test_stop_tokens_end_an_answer_and_are_not_delivered() -> None:
+    engine = FakeEngine()
+    tokens = expected([1], 6)
+    assert tokens[5] not in tokens[:5]
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as session:
+        session.start([1], max_new_tokens=100, stop_tokens=frozenset({tokens[5]}))
+        assert await collect(session) == tokens[:5]
+        assert (await session.receive()).end == "stop"
+        await wait_all_tasks_blocked()
+        assert engine.sequences == {}, "pages return at the end, not when the client has read"
+
+
+# -- leaving
+
+
+async def test_a_leaver_frees_its_pages_after_the_step_and_not_before() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer:
+        async with coalescer.session(SAMPLING) as bystander:
+            bystander.start([3], max_new_tokens=50, stop_tokens=frozenset())
+            engine.gate.clear()
+            with trio.CancelScope() as scope:
+                async with coalescer.session(SAMPLING) as leaver:
+                    leaver.start([1, 2, 3], max_new_tokens=10_000, stop_tokens=frozenset())
+                    await trio.to_thread.run_sync(engine.in_step.wait, 5)
+                    scope.cancel()
+                    await trio.sleep_forever()
+            # A step is in flight. The fake raises if it is touched now.
+            assert coalescer.sessions == 2
+            engine.gate.set()
+            assert await collect(bystander) == expected([3], 50)
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_two_hundred_arrivals_and_aborts_leave_nothing_behind() -> None:
+    engine = FakeEngine()
+    async with running(engine, max_sessions=4, max_waiting=1000) as coalescer:
+        bystander: list[int] = []
+
+        async def abort(index: int) -> None:
+            with trio.CancelScope() as scope:
+                async with coalescer.session(SAMPLING) as session:
+                    session.start([index % 12] * 9, max_new_tokens=9999, stop_tokens=frozenset())
+                    for _ in range(index % 3):
+                        await session.receive()
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer, coalescer, [1], 100, bystander)
+            for index in range(200):
+                nursery.start_soon(abort, index)
+        assert bystander == expected([1], 100)
+        await assert_everything_returned(coalescer, engine)
+
+
+# -- failure
+
+
+async def test_a_failed_step_fails_its_members_and_nobody_else() -> None:
+    engine = FakeEngine()
+    engine.fail_at = 3
+    engine.gate.clear()
+    outcomes: list[tuple[list[int], int]] = []
+
+    async with running(engine) as coalescer:
+
+        async def member(index: int) -> None:
+            got: list[int] = []
+            errors = 0
+            async with coalescer.session(SAMPLING) as session:
+                session.start([index], max_new_tokens=100, stop_tokens=frozenset())
+                try:
+                    while True:
+                        got.extend(token.token for token in (await session.receive()).tokens)
+                except BatchFailed:
+                    errors += 1
+            assert got == expected([index], len(got))
+            outcomes.append((got, errors))
+
+        async with trio.open_nursery() as nursery:
+            # Those that arrive first start; the others join at the next boundary.
+            for index in range(8):
+                nursery.start_soon(member, index)
+            await wait_all_tasks_blocked()
+            engine.gate.set()
+        assert len(engine.batches[2]) == 8
+        early = len(engine.batches[0])
+        assert sorted(len(got) for got, _ in outcomes) == [1] * (8 - early) + [2] * early
+        assert [errors for _, errors in outcomes] == [1] * 8
+        await assert_everything_returned(coalescer, engine)
+        assert await answer(coalescer, [42], 5) == expected([42], 5)
+        assert coalescer.stats.failed_steps == 1
+
+
+async def test_a_refused_item_fails_alone() -> None:
+    engine = FakeEngine()
+    engine.refused_token = 13
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        good: list[int] = []
+        nursery.start_soon(answer, coalescer, [1], 30, good)
+        with pytest.raises(InternalError, match="unlucky"):
+            await answer(coalescer, [13], 3)
+    assert good == expected([1], 30)
+
+
+async def test_what_cannot_be_evaluated_is_refused_at_once() -> None:
+    engine = FakeEngine(pages=4, page_size=4, context_length=100)
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as session:
+        with pytest.raises(ContextLengthExceeded, match=r"16 tokens.*16 tokens"):
+            await session.eval([1] * 16)
+        for token in (-1, 97):
+            with pytest.raises(TokenOutOfVocabulary, match="97"):
+                await session.eval([token])
+        with pytest.raises(ValueError, match="no token"):
+            await session.eval()
+        assert engine.batches == []
+        await session.eval([1] * 15)
+
+
+async def test_the_end_of_the_context_ends_the_answer() -> None:
+    engine = FakeEngine(context_length=10)
+    async with running(engine) as coalescer:
+        assert await answer(coalescer, [1] * 6, 100) == expected([1] * 6, 4)
+
+
+# -- limits
+
+
+async def test_a_full_line_is_refused_with_a_time_to_come_back() -> None:
+    engine = FakeEngine()
+    async with running(engine, max_sessions=1, max_waiting=1) as coalescer:
+        async with coalescer.session(SAMPLING), trio.open_nursery() as nursery:
+            waited: list[int] = []
+            nursery.start_soon(answer, coalescer, [1], 2, waited)
+            await wait_all_tasks_blocked()
+            with pytest.raises(ServerBusy) as caught:
+                await answer(coalescer, [2], 2)
+            assert caught.value.retry_after == 1
+            nursery.cancel_scope.cancel()
+        assert await answer(coalescer, [3], 2) == expected([3], 2)
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_a_reader_that_is_slow_rests_and_loses_nothing() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as slow:
+        count = MAX_UNREAD + 50
+        slow.start([1], max_new_tokens=count, stop_tokens=frozenset())
+        await wait_all_tasks_blocked(0.01)
+        steps = len(engine.batches)
+        assert steps == MAX_UNREAD
+        assert await answer(coalescer, [2], 20) == expected([2], 20)
+        assert all(len(batch) == 1 for batch in engine.batches[steps:])
+        assert await collect(slow) == expected([1], count)
+
+
+async def test_with_few_pages_everyone_finishes_with_the_same_tokens() -> None:
+    engine = FakeEngine(pages=12, page_size=4)
+    results: list[list[int]] = [[] for _ in range(10)]
+    async with running(engine) as coalescer:
+        async with trio.open_nursery() as nursery:
+            for index, into in enumerate(results):
+                nursery.start_soon(answer, coalescer, [index] * (3 + index), 30, into)
+        assert coalescer.stats.preemptions > 0
+        await assert_everything_returned(coalescer, engine)
+    assert results == [expected([index] * (3 + index), 30) for index in range(10)]
+
+
+async def test_one_at_rest_gives_its_pages_up_and_comes_back() -> None:
+    engine = FakeEngine(pages=5, page_size=4)
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as resting:
+        first = await resting.eval([1] * 12)
+        assert await answer(coalescer, [2] * 10, 9) == expected([2] * 10, 9)
+        assert coalescer.stats.preemptions == 1
+        second = await resting.eval()
+        assert [first.token, second.token] == expected([1] * 12, 2)
+
+
+async def test_when_it_stops_every_session_is_told() -> None:
+    engine = FakeEngine()
+    coalescer = Coalescer(
+        engine, max_sessions=1, max_waiting=5, window=0, budget=Budget(512, 128, 1)
+    )
+
+    async def told() -> None:
+        with pytest.raises(ServerStopping):
+            async with coalescer.session(SAMPLING) as session:
+                await session.receive()
+
+    async with trio.open_nursery() as nursery, trio.open_nursery() as inner:
+        await inner.start(coalescer.run)
+        nursery.start_soon(told)
+        nursery.start_soon(told)  # waits for the slot
+        await wait_all_tasks_blocked()
+        inner.cancel_scope.cancel()
+    with pytest.raises(ServerStopping):
+        coalescer.check_capacity()
