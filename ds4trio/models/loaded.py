@@ -1,0 +1,39 @@
+"""What an opened model consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ds4trio.models.config import ModelConfig
+
+__all__ = ["LoadedModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is open and ready to become an engine and a tokenizer.
+
+    Attributes:
+        name: what clients call it.
+        config: its shape.
+        weights: by Hugging Face name. Lazy: each access reads and dequantises one tensor and gives
+            a fresh CPU tensor, float32 from GGUF, the file's own dtype from safetensors. Query and
+            key rows are in the order that rotates halves.
+        tokenizer_path: a ``tokenizer.json``.
+        chat_template: Jinja source, None where the file has none.
+        bos_token, eos_token: their text, None where there is none.
+        add_bos: a prompt begins with ``bos_token`` even if its template does not write it.
+    """
+
+    name: str
+    config: ModelConfig
+    weights: Mapping[str, torch.Tensor]
+    tokenizer_path: Path
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    add_bos: bool

@@ -1,0 +1,66 @@
+"""Weights in safetensors files: one, or many with an index.
+
+Format: https://github.com/huggingface/safetensors, read memory-mapped by that library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ds4trio.errors import ModelUnavailable
+from ds4trio.models.shards import shard_names
+
+__all__ = ["SafetensorsWeights"]
+
+DTYPES = ("F64", "F32", "F16", "BF16")
+
+
+class SafetensorsWeights(Mapping[str, torch.Tensor]):
+    """The tensors of a folder by name, in the files' own dtypes, each read when asked for.
+
+    Raises:
+        ModelUnavailable: on opening, a file is missing or damaged, or holds a tensor of a type that
+            is not floating point (such as quantised weights).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for shard in shard_names(folder):
+            path = folder / shard
+            if not path.is_file():
+                raise ModelUnavailable(f"{path} is missing; was the model fetched completely?")
+            try:
+                file: Any = safe_open(path, framework="pt", device="cpu")
+                names = list(file.keys())
+            except (OSError, SafetensorError) as error:
+                raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+            for name in names:
+                view = file.get_slice(name)
+                if view.get_dtype() not in DTYPES:
+                    raise ModelUnavailable(
+                        f"{path} cannot be used: tensor {name!r} has type {view.get_dtype()}; "
+                        f"known: {', '.join(DTYPES)}."
+                    )
+                self._files[name] = file
+                self.shapes[name] = tuple(view.get_shape())
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget every tensor but these."""
+        self._files = {name: self._files[name] for name in names}
+        self.shapes = {name: self.shapes[name] for name in self._files}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)

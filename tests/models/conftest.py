@@ -1,0 +1,25 @@
+"""A cache folder of its own for every test, and a model as a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.models.gguf_files import write_gguf
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, used by everything in this test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DS4TRIO_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def tiny_gguf(tiny_model: Path, tmp_path: Path) -> Path:
+    """The tiny model as float32 GGUF, alone in a folder."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return write_gguf(folder / "tiny.gguf", tiny_model)
