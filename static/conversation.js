@@ -17,6 +17,9 @@ import { TOO_LARGE } from "./connection.js";
 import { Meter } from "./meter.js";
 import { read, write } from "./storage.js";
 
+/** Small models keep to the point only when the likeliest words are much preferred. */
+const TEMPERATURE = 0.3;
+
 /**
  * @typedef {import("./chat.js").Chat} Chat
  * @typedef {import("./chat.js").Turn} Turn
@@ -186,6 +189,7 @@ export class Conversation {
     return {
       type: "response.create",
       store: false,
+      temperature: TEMPERATURE,
       input: asItems(chained ? [] : earlier, run.turn.user),
       ...(chained && { previous_response_id: chain.responseId }),
     };

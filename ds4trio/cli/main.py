@@ -1,0 +1,41 @@
+"""The command ``ds4trio`` and its sub-commands, each imported only when it runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from ds4trio import __version__
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "chat": "talk with a server from the terminal",
+    "pull": "fetch a model ahead of time",
+    "serve": "serve a model to many people at once",
+}
+
+
+class _LazyGroup(click.Group):
+    """Finds ``ds4trio chat`` in ``ds4trio.cli.chat``: a start does not pay for the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(f"ds4trio.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ds4trio")
+def main() -> None:
+    """One language model, served to many people at once."""

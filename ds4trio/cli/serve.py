@@ -1,0 +1,95 @@
+"""``ds4trio serve``: fetch the model if need be, then hypercorn's trio worker in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.run import worker_serve
+from hypercorn.utils import wrap_app
+
+from ds4trio.api.service import Service
+from ds4trio.app import create_app
+from ds4trio.cli.progress import TerminalProgress
+from ds4trio.errors import ModelUnavailable
+from ds4trio.models.resolve import resolve
+from ds4trio.settings import Field, Settings, SettingsError
+
+__all__ = ["serve"]
+
+
+def _option(field: Field) -> click.Option:
+    """A setting as a flag. Values stay text: ``Settings.load`` alone checks them."""
+    flag: dict[str, Any] = {"default": None, "help": f"{field.help}  [{field.variable}]"}
+    if field.type is bool:
+        return click.Option([f"{field.flag}/--no-{field.flag[2:]}"], **flag)
+    if field.multiple:
+        return click.Option([field.flag], multiple=True, **flag)
+    if field.choices:
+        return click.Option([field.flag], type=click.Choice(field.choices), **flag)
+    if field.default != "":
+        flag["help"] += f"  [default: {field.default}]"
+    return click.Option([field.flag], type=str, metavar="VALUE", **flag)
+
+
+@click.pass_context
+def _serve(ctx: click.Context, /, **flags: Any) -> None:
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    try:
+        settings = Settings.load(os.environ, given)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        with TerminalProgress() as progress:
+            resolve(settings.model, progress=progress)
+    except ModelUnavailable as error:
+        raise click.ClickException(str(error)) from None
+    ctx.exit(trio.run(_run, settings))
+
+
+serve = click.Command(
+    "serve",
+    callback=_serve,
+    params=list(map(_option, Settings.fields())),
+    help="Serve a model to many people at once. Every flag is also an environment variable.",
+)
+
+
+async def _run(settings: Settings) -> int:
+    """Serve until a signal comes or the engine is lost. Returns the exit status."""
+    app = create_app(settings)
+    service: Service = app.config["SERVICE"]
+    config = Config()
+    config.bind = [f"{settings.host}:{settings.port}"]
+    config.graceful_timeout = settings.shutdown_timeout
+    config.websocket_max_message_size = settings.max_body_bytes
+    config.accesslog = None
+    config.errorlog = "-"
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signal, stop)
+        nursery.start_soon(_stop_on_failure, service, stop)
+        try:
+            await worker_serve(wrap_app(app, 0, "asgi"), config, shutdown_trigger=stop.wait)
+        except OSError as error:
+            print(f"Error: cannot listen on {config.bind[0]}: {error.strerror}", file=sys.stderr)
+            return 1
+        finally:
+            nursery.cancel_scope.cancel()
+    return 1 if service.failure is not None else 0
+
+
+async def _stop_on_signal(stop: trio.Event) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            stop.set()
+
+
+async def _stop_on_failure(service: Service, stop: trio.Event) -> None:
+    await service.failed.wait()
+    stop.set()
