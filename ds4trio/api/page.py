@@ -1,0 +1,70 @@
+"""The page: the files of ``static/``, read once at the start, with a strict content policy."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from pathlib import Path
+
+from quart import Blueprint, Response, request
+
+from ds4trio.errors import NotFound
+
+__all__ = ["page"]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def page() -> Blueprint:
+    """The door, as a blueprint."""
+    blueprint = Blueprint("page", __name__)
+    files = {file.name: _StaticFile(file) for file in _folder().iterdir() if file.is_file()}
+
+    @blueprint.get("/")
+    async def index() -> Response:
+        return files["index.html"].response()
+
+    @blueprint.get("/<name>")
+    async def file(name: str) -> Response:
+        if name not in files:
+            raise NotFound("there is nothing at this path")
+        return files[name].response()
+
+    return blueprint
+
+
+def _folder() -> Path:
+    """Inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).parent.parent
+    for folder in (package / "static", package.parent / "static"):
+        if (folder / "index.html").is_file():
+            return folder
+    raise FileNotFoundError("the page's files (static/) are missing from this installation")
+
+
+class _StaticFile:
+    def __init__(self, path: Path) -> None:
+        self._content = path.read_bytes()
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        if path.suffix == ".js":
+            kind = "text/javascript"  # some systems map it to something a browser refuses
+        text = kind.startswith("text/") or kind.endswith(("json", "xml"))
+        self._content_type = f"{kind}; charset=utf-8" if text else kind
+        self._etag = hashlib.sha256(self._content).hexdigest()[:32]
+
+    def response(self) -> Response:
+        unchanged = request.if_none_match.contains(self._etag)
+        response = Response(
+            b"" if unchanged else self._content,
+            status=304 if unchanged else 200,
+            content_type=self._content_type,
+        )
+        response.set_etag(self._etag)
+        response.headers["Cache-Control"] = "no-cache"  # ask again; it costs one small answer
+        response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response

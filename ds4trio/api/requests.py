@@ -1,0 +1,63 @@
+"""What the doors have in common when they read a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ds4trio.errors import InvalidRequest
+
+__all__ = ["TextPart", "joined_text", "refuse_unsupported"]
+
+
+class TextPart(Protocol):
+    """A part of a message's content, in either API."""
+
+    type: str
+    text: str | None
+    refusal: str | None
+
+
+def joined_text(
+    content: str | Sequence[TextPart], param: str, *, kinds: tuple[str, ...] = ("text",)
+) -> str:
+    """Content as one text; parts are joined without anything between them.
+
+    Args:
+        kinds: the types of parts that carry ``text``. Refusals count as text too.
+
+    Raises:
+        InvalidRequest: a part is something else, such as an image.
+    """
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for part in content:
+        text = part.refusal if part.type == "refusal" else part.text
+        if text is None or part.type not in (*kinds, "refusal"):
+            raise InvalidRequest(
+                f"a content part of type {part.type[:100]!r} is not supported: "
+                "this model reads text",
+                param=param,
+                code="unsupported_content",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def refuse_unsupported(asks_too_much: Mapping[str, bool]) -> None:
+    """Refuse a request that asks for what this server does not do; ignoring it would lie.
+
+    Args:
+        asks_too_much: by field, whether its value asks for more than happens anyway.
+
+    Raises:
+        InvalidRequest: names the first such field.
+    """
+    for field, refused in asks_too_much.items():
+        if refused:
+            raise InvalidRequest(
+                f"{field} with this value is not supported by this server",
+                param=field,
+                code="unsupported_parameter",
+            )

@@ -1,0 +1,252 @@
+"""``GET /v1/responses`` as a WebSocket: OpenAI's Responses WebSocket mode.
+
+A connection is three tasks in one nursery: one reads frames, one answers requests in turn, one
+sends. The one that sends may be held by a client that does not read, so the one that generates only
+ever waits for it for ``send_timeout`` seconds; then the connection ends, and with it the answer.
+Between them is a channel without a buffer: what is generated meanwhile piles up in the session and
+leaves as one event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import trio
+from quart import Blueprint, Response, websocket
+from quart.wrappers import Websocket
+
+from ds4trio.api.auth import SUBPROTOCOL
+from ds4trio.api.response_events import ResponseEvents
+from ds4trio.api.response_request import Messages, generation_request, input_messages
+from ds4trio.api.schemas.responses import ClientEvent, ResponseCancel, ResponseCreate
+from ds4trio.api.service import Service
+from ds4trio.api.wire import decode, encode, error_body, error_response
+from ds4trio.errors import (
+    ClientStalled,
+    InternalError,
+    InvalidRequest,
+    PreviousResponseNotFound,
+    WireError,
+)
+from ds4trio.generate import Finished, GenerationEvent, Usage
+
+__all__ = ["responses_ws"]
+
+_log = logging.getLogger(__name__)
+
+MAX_QUEUED = 16
+"""Requests that may wait their turn on one connection."""
+
+MAX_KEPT = 32
+"""Responses of one connection that can still be continued, the latest ones."""
+
+
+def responses_ws(service: Service) -> Blueprint:
+    """The door, as a blueprint."""
+    blueprint = Blueprint("responses_ws", __name__)
+
+    @blueprint.websocket("/v1/responses")
+    async def responses() -> Response | None:
+        try:
+            _ = service.generator
+        except WireError as error:
+            return error_response(error)
+        socket = websocket._get_current_object()  # type: ignore[attr-defined]
+        chosen = SUBPROTOCOL if SUBPROTOCOL in socket.requested_subprotocols else None
+        await socket.accept(subprotocol=chosen)
+        try:
+            await _Connection(service, socket).serve()
+        except* ClientStalled as stalled:
+            _log.info("%s", stalled.exceptions[0])
+        return None
+
+    return blueprint
+
+
+class _Connection:
+    """One client's WebSocket, for as long as it lasts."""
+
+    def __init__(self, service: Service, socket: Websocket) -> None:
+        self._service = service
+        self._socket = socket
+        self._outgoing, self._to_send = trio.open_memory_channel[str](0)
+        self._requests, self._to_answer = trio.open_memory_channel[ResponseCreate](MAX_QUEUED)
+        self._conversations: OrderedDict[str, Messages] = OrderedDict()
+        self._running: _Running | None = None
+
+    async def serve(self) -> None:
+        """Until the client leaves (Quart then cancels this task) or stops reading."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_frames)
+            nursery.start_soon(self._answer_requests)
+            await self._read_frames()
+
+    # -- frames
+
+    async def _read_frames(self) -> None:
+        while True:
+            frame = await self._socket.receive()
+            try:
+                if isinstance(frame, bytes):
+                    raise InvalidRequest("messages are JSON texts, not binary", code="invalid_json")
+                self._take(decode(frame, ClientEvent))  # type: ignore[arg-type]
+            except WireError as error:
+                await self._send_error(error)
+
+    def _take(self, event: ResponseCreate | ResponseCancel) -> None:
+        if isinstance(event, ResponseCancel):
+            self._cancel(event.response_id)
+            return
+        try:
+            self._requests.send_nowait(event)
+        except trio.WouldBlock:
+            raise InvalidRequest(
+                f"{MAX_QUEUED} requests wait on this connection already",
+                code="websocket_stream_limit_reached",
+            ) from None
+
+    def _cancel(self, response_id: str | None) -> None:
+        """End the response that runs, or that comes next if none has begun."""
+        running = self._running
+        if running is None and self._to_answer.statistics().current_buffer_used:
+            running = self._running = _Running()
+        if running is None or response_id not in (None, running.response_id):
+            raise InvalidRequest("this response is not running", code="response_cancel_not_active")
+        running.stop()
+
+    async def _send_frames(self) -> None:
+        async for frame in self._to_send:
+            await self._socket.send(frame)
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        timeout = self._service.settings.send_timeout
+        try:
+            with trio.fail_after(timeout):
+                await self._outgoing.send(encode(event).decode())
+        except trio.TooSlowError:
+            raise ClientStalled(
+                f"a client has not read its WebSocket for {timeout:g} s; it is closed"
+            ) from None
+
+    async def _send_error(self, error: WireError) -> None:
+        body = error_body(error)
+        await self._send(
+            {
+                "type": "error",
+                "status": error.status,
+                "error": body,
+                "code": error.code,
+                "message": error.message,
+                "param": error.param,
+                "sequence_number": 0,
+            }
+        )
+
+    # -- requests, one at a time
+
+    async def _answer_requests(self) -> None:
+        async for wanted in self._to_answer:
+            try:
+                await self._answer(wanted)
+            except WireError as error:
+                await self._send_error(error)
+            except ClientStalled:
+                raise
+            except Exception as error:
+                _log.error("a response failed for a reason that is ours", exc_info=error)
+                await self._send_error(InternalError("the server failed; its log says why"))
+
+    async def _answer(self, wanted: ResponseCreate) -> None:
+        # a cancel may have come for it already
+        running = self._running = self._running or _Running()
+        try:
+            await self._generate(wanted, running)
+        finally:
+            self._running = None
+
+    async def _generate(self, wanted: ResponseCreate, running: _Running) -> None:
+        model = self._service.check_model(wanted.model)
+        generator = self._service.generator
+        conversation = self._earlier(wanted) + input_messages(wanted)
+        prompt = await generator.prepare(generation_request(wanted, conversation))
+        events = ResponseEvents(wanted, model)
+        running.response_id = events.id
+        await self._send_all(events.begin())
+        finished: Finished | None = None
+        output_tokens = 0
+        try:
+            async with contextlib.aclosing(generator.generate(prompt)) as generated:
+                while finished is None:
+                    event = await running.wait_for(generated)
+                    if event is None:
+                        break
+                    if isinstance(event, Finished):
+                        finished = event
+                    else:
+                        output_tokens += event.tokens
+                        await self._send_all(events.delta(event))
+        except WireError as error:
+            await self._send_all(events.failed(error))
+            return
+        self._keep(events.id, conversation, events.text)
+        if finished is None:
+            await self._send_all(events.cancelled(Usage(len(prompt.tokens), output_tokens)))
+        else:
+            await self._send_all(events.finish(finished))
+
+    async def _send_all(self, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            await self._send(event)
+
+    # -- conversations
+
+    def _earlier(self, wanted: ResponseCreate) -> Messages:
+        previous = wanted.previous_response_id
+        if previous is None:
+            return ()
+        if previous not in self._conversations:
+            raise PreviousResponseNotFound(
+                f"this connection does not hold the response {previous[:100]!r}; "
+                "please send the whole conversation as input",
+                param="previous_response_id",
+            )
+        self._conversations.move_to_end(previous)
+        return self._conversations[previous]
+
+    def _keep(self, response_id: str, conversation: Messages, answer: str) -> None:
+        said = {"role": "assistant", "content": answer}
+        self._conversations[response_id] = (*conversation, said)
+        while len(self._conversations) > MAX_KEPT:
+            self._conversations.popitem(last=False)
+
+
+class _Running:
+    """The response that is being generated, and the way to stop it between two events.
+
+    Only the wait for the generator can be cancelled, never a send, so that no event is lost and the
+    sequence numbers stay whole.
+    """
+
+    def __init__(self) -> None:
+        self.response_id: str | None = None
+        self._stopped = False
+        self._waiting: trio.CancelScope | None = None
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def wait_for(
+        self, generated: AsyncGenerator[GenerationEvent, None]
+    ) -> GenerationEvent | None:
+        """The next event, or None when stopped."""
+        if self._stopped:
+            return None
+        with trio.CancelScope() as self._waiting:
+            return await anext(generated)
+        return None

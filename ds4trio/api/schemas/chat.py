@@ -1,0 +1,101 @@
+"""Wire types of Chat Completions. A field that is not here is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["ChatRequest", "ContentPart", "Message", "StreamOptions"]
+
+Metadata = dict[str, str] | None
+
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a message. Only text parts can be answered by a text model."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    audio: Any = None
+    annotations: Any = None
+    function_call: Any = None
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """``include_usage``: send one more chunk with the usage and no choices."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ResponseFormat(msgspec.Struct):
+    """Only ``text`` is served so far."""
+
+    type: str
+
+
+class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /v1/chat/completions``. The second group goes beyond OpenAI's fields.
+
+    The third group is accepted and has no effect on the answer: it concerns accounting, storage or
+    routing at OpenAI. The last group is refused unless it asks for what happens anyway.
+    """
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    user: str | None = None
+    metadata: Metadata = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    n: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    web_search_options: Any = None

@@ -1,0 +1,171 @@
+"""``create_app()``: wires settings, model, engine, coalescer and doors. The target of hypercorn.
+
+The lifespan of the ASGI server is the life of everything here: its nursery is the parent of the one
+task that loads the model and then runs the coalescer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import trio
+from quart_trio import QuartTrio
+
+from ds4trio.api.auth import guard
+from ds4trio.api.chat_completions import chat_completions
+from ds4trio.api.ops import ops
+from ds4trio.api.page import page
+from ds4trio.api.responses_ws import responses_ws
+from ds4trio.api.service import Service
+from ds4trio.api.transport import harden_hypercorn
+from ds4trio.api.wire import handle_errors
+from ds4trio.batching.coalescer import Coalescer
+from ds4trio.batching.failure import policy_named
+from ds4trio.batching.schedule import Budget
+from ds4trio.engine.interface import EngineLike
+from ds4trio.errors import ModelUnavailable
+from ds4trio.generate import Generator
+from ds4trio.settings import Settings
+
+__all__ = ["Load", "build_coalescer", "create_app", "load_generator"]
+
+_log = logging.getLogger(__name__)
+
+
+Load = Callable[[Settings], tuple[Generator, str]]
+"""Makes the generator and says what clients call its model. Blocks; runs in a worker thread."""
+
+
+def create_app(settings: Settings | None = None, *, load: Load | None = None) -> QuartTrio:
+    """The application, for ``ds4trio serve``, hypercorn's trio worker, and tests.
+
+    Args:
+        settings: read from the environment (``DS4TRIO_*``) when omitted.
+        load: makes the generator; tests put an engine of their own in place of the model's.
+
+    Returns:
+        The ASGI application. ``app.config["SERVICE"]`` is its ``Service``: the state of the model.
+
+    Raises:
+        SettingsError: a variable has a value that it cannot have.
+    """
+    if settings is None:
+        settings = Settings.load(os.environ)
+    _log_to_stderr(settings.log_level)
+    harden_hypercorn(
+        send_timeout=settings.send_timeout,
+        max_message_bytes=settings.max_body_bytes,
+        max_connections=settings.max_connections,
+    )
+    service = Service(settings)
+    app = QuartTrio("ds4trio", static_folder=None)
+    app.config["SERVICE"] = service
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["RESPONSE_TIMEOUT"] = None  # an answer takes as long as it takes
+    app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = None  # connections have ended by then
+    guard(app, settings)
+    handle_errors(app)
+    for door in (ops(service), chat_completions(service), responses_ws(service), page()):
+        app.register_blueprint(door)
+
+    @app.before_serving
+    async def start() -> None:
+        app.nursery.start_soon(_load_and_run, service, load or load_generator)
+
+    return app
+
+
+def _log_to_stderr(level: str) -> None:
+    """For our own loggers only: hypercorn has its own, and a host program may have set up all."""
+    logger = logging.getLogger("ds4trio")
+    logger.setLevel(level.upper())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(
+            logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s", "%Y-%m-%d %H:%M:%S")
+        )
+        logger.addHandler(handler)
+
+
+def build_coalescer(engine: EngineLike, settings: Settings) -> Coalescer:
+    """The coalescer that the settings ask for, around any engine."""
+    return Coalescer(
+        engine,
+        max_sessions=settings.max_sessions,
+        max_waiting=settings.max_waiting,
+        window=settings.coalesce_us / 1e6 if settings.batching else 0.0,
+        budget=Budget(
+            step_tokens=settings.step_tokens,
+            prefill_chunk=settings.prefill_chunk,
+            sessions=settings.max_sessions if settings.batching else 1,
+        ),
+        on_failure=policy_named(settings.on_batch_failure),
+    )
+
+
+async def _load_and_run(service: Service, load: Load) -> None:
+    """Load the model off the event loop, open the doors, run the coalescer until the end."""
+    started = trio.current_time()
+    try:
+        generator, name = await trio.to_thread.run_sync(load, service.settings)
+        info = generator.coalescer.info
+        _log.info(
+            "%s is ready after %.1f s: %s on %s, %d tokens of context, %d pages of %d positions",
+            name,
+            trio.current_time() - started,
+            info.dtype,
+            info.device,
+            info.longest_sequence,
+            info.total_pages,
+            info.page_size,
+        )
+        service.serve(generator, name)
+        await generator.coalescer.run()
+    except ModelUnavailable as error:
+        _log.error("%s", error)
+        service.fail(f"the model could not be loaded: {error}")
+    except Exception as error:
+        _log.critical("the engine's task has ended", exc_info=error)
+        service.fail("the engine has stopped; the server's log says why")
+
+
+def load_generator(settings: Settings) -> tuple[Generator, str]:
+    """Resolve and load the model, build engine and generator. Blocks for seconds.
+
+    Raises:
+        ModelUnavailable: the model cannot be found, fetched, read or held.
+    """
+    from ds4trio.chat.template import ChatTemplate
+    from ds4trio.chat.tokenizer import Tokenizer
+    from ds4trio.engine.engine import Engine
+    from ds4trio.models.load import load_model
+    from ds4trio.models.resolve import resolve
+
+    model = load_model(resolve(settings.model))
+    engine = Engine(
+        model.config,
+        model.weights,
+        device=settings.device,
+        dtype=settings.dtype,
+        context_length=settings.ctx or None,
+        kv_memory=settings.kv_memory_bytes or 2**31,
+        page_size=settings.page_size,
+    )
+    tokenizer = Tokenizer.load(model.tokenizer_path)
+    generator = Generator(
+        build_coalescer(engine, settings),
+        tokenizer,
+        ChatTemplate(
+            model.chat_template,
+            bos_token=model.bos_token,
+            eos_token=model.eos_token,
+            control_tokens=tokenizer.control_tokens,
+        ),
+        stop_tokens=frozenset(model.config.eos_token_ids),
+        bos_token=model.bos_token,
+        add_bos=model.add_bos,
+        default_max_tokens=settings.max_output_tokens,
+    )
+    return generator, model.name

@@ -1,0 +1,41 @@
+"""Models that any test may ask for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ds4trio.models.load import LoadedModel, load_model
+from ds4trio.models.resolve import resolve
+from tests.serve_check import started, wait_until_ready
+from tests.tiny import make_tiny_model
+
+# The models of most tests are tiny: sharing an operation among threads costs more than it saves,
+# and far more where other processes want the cores.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder with a random model of two small layers (see ``tests.tiny``)."""
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def default_model() -> LoadedModel:
+    """The real default model; a test that asks for it is marked ``model``."""
+    return load_model(resolve())
+
+
+@pytest.fixture(scope="session")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``ds4trio serve`` in a process of its own, with a tiny model that seldom ends by itself."""
+    # Large weights make the likeliest token stand out, so that the end token is not drawn by luck.
+    model = make_tiny_model(tmp_path_factory.mktemp("models") / "talkative", scale=0.5, seed=3)
+    with started(f"exec {sys.executable} -m ds4trio serve --model {model}") as (_, address):
+        wait_until_ready(address)
+        yield address
