@@ -63,6 +63,7 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     app = QuartTrio("ds4trio", static_folder=None)
     app.config["SERVICE"] = service
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["BODY_TIMEOUT"] = settings.send_timeout
     app.config["RESPONSE_TIMEOUT"] = None  # an answer takes as long as it takes
     app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = None  # connections have ended by then
     guard(app, settings)
@@ -150,7 +151,7 @@ def load_generator(settings: Settings) -> tuple[Generator, str]:
         device=settings.device,
         dtype=settings.dtype,
         context_length=settings.ctx or None,
-        kv_memory=settings.kv_memory_bytes or 2**31,
+        kv_memory=settings.kv_memory_bytes,
         page_size=settings.page_size,
     )
     tokenizer = Tokenizer.load(model.tokenizer_path)

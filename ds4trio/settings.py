@@ -92,7 +92,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1024, description="largest request body or WebSocket message, in bytes")
     ] = 4 * 1024 * 1024
     send_timeout: Annotated[
-        float, Meta(gt=0, description="seconds a client may leave its data unread")
+        float,
+        Meta(gt=0, description="seconds a client may neither take its data nor send its body"),
     ] = 30.0
     shutdown_timeout: Annotated[
         float, Meta(gt=0, description="seconds that running answers get when the server stops")

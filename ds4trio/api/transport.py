@@ -155,7 +155,7 @@ class GuardedTCPServer(TCPServer):
         return [stream for stream in streams if isinstance(stream, GuardedWSStream)]
 
     async def _refuse(self) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError), self._scope:
             if not hasattr(self.stream, "do_handshake"):
                 await self.stream.send_all(REFUSAL)
                 await self.stream.finish()

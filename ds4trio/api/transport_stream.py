@@ -9,7 +9,6 @@ the connection itself, after a short while left for its tasks to finish.
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 from contextlib import suppress
@@ -49,8 +48,6 @@ class BoundedStream:
         self._connection = connection
         self._send_timeout = send_timeout
         self._close_timeout = close_timeout
-        self._reading = trio.CancelScope()
-        self._read_deadline = math.inf
         self._sending = False
         self._finished = False
 
@@ -87,25 +84,22 @@ class BoundedStream:
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Receive up to ``max_bytes`` bytes; ``b""`` when the peer has ended.
 
-        After ``finish`` what arrives is thrown away, until the peer ends or the time is up.
+        After ``finish`` what arrives is thrown away until the peer ends, or until the connection
+        does because its time is up.
 
         Raises:
             trio.BrokenResourceError: the connection was lost.
             trio.ClosedResourceError: the connection is over on this side.
         """
         try:
-            with trio.CancelScope(deadline=self._read_deadline) as self._reading:
-                while True:
-                    data: bytes | bytearray = await self._stream.receive_some(max_bytes)
-                    if not self._finished:
-                        break
-                    if not data:
-                        raise trio.ClosedResourceError("both sides have finished")
+            data: bytes | bytearray = await self._stream.receive_some(max_bytes)
+            while data and self._finished:
+                data = await self._stream.receive_some(max_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._leave()
             raise
-        if self._reading.cancelled_caught:
-            raise trio.ClosedResourceError("the peer did not end its side in time")
+        if self._finished:
+            raise trio.ClosedResourceError("both sides have finished")
         if not data:
             self._leave()
         return data
@@ -121,8 +115,6 @@ class BoundedStream:
             return
         self._finished = True
         self._leave()
-        self._read_deadline = trio.current_time() + self._close_timeout
-        self._reading.deadline = self._read_deadline
         try:
             # The task that sends the last words is often cancelled by then: to the app the end of
             # its response is the end of the request.

@@ -1,0 +1,106 @@
+"""The tensors behind the pages: keys and values of every position that is evaluated."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from ds4trio.errors import ModelUnavailable
+from ds4trio.models.config import ModelConfig
+
+__all__ = ["KVCache", "spare_memory"]
+
+
+class KVCache:
+    """Keys and values by layer and page.
+
+    Within a page, keys lie dimension by dimension ([kv_heads, head_dim, page_size]) and values
+    position by position ([page_size, kv_heads, head_dim]). Both products of attention then run
+    along memory: a query times a page is a weighted sum of the page's rows, and so is a set of
+    probabilities times the values. Attention over one query per sequence reads the pages where they
+    are, without gathering a copy.
+
+    Memory is asked for, not touched: the system provides it as pages come into use.
+
+    Args:
+        config: of the model.
+        pages: how many.
+        page_size: positions in each.
+        dtype, device: of both tensors.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        layers, heads, width = config.layers, config.kv_heads, config.head_dim
+        self.pages = pages
+        self.page_size = page_size
+        self.keys = torch.empty(
+            (layers, pages, heads, width, page_size), dtype=dtype, device=device
+        )
+        self.values = torch.empty(
+            (layers, pages, page_size, heads, width), dtype=dtype, device=device
+        )
+
+    @staticmethod
+    def pages_within(
+        memory: int, config: ModelConfig, *, page_size: int, dtype: torch.dtype
+    ) -> int:
+        """How many pages fit into this many bytes. Raises ModelUnavailable when none does."""
+        position = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+        pages = memory // (position * page_size)
+        if pages < 1:
+            raise ModelUnavailable(
+                f"{memory} bytes of KV memory hold no page of this model; "
+                f"give at least {position * page_size}"
+            )
+        return pages
+
+    def write(
+        self,
+        layer: int,
+        pages: torch.Tensor,
+        offsets: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
+        """Store rows of keys and values ([rows, kv_heads, head_dim]).
+
+        Args:
+            layer: of the decoder.
+            pages, offsets: int64 [rows], where each row goes; no place twice.
+        """
+        self.keys[layer][pages, :, :, offsets] = keys
+        self.values[layer][pages, offsets] = values
+
+    def read(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy one sequence's pages (int64 [count]), as they lie in order.
+
+        Returns:
+            Keys and values, each [kv_heads, count * page_size, head_dim].
+        """
+        keys = self.keys[layer].index_select(0, pages).permute(1, 0, 3, 2).flatten(1, 2)
+        values = self.values[layer].index_select(0, pages).permute(2, 0, 1, 3).flatten(1, 2)
+        return keys, values
+
+
+def spare_memory(device: torch.device) -> int:
+    """Bytes that the cache may take when nobody says how many.
+
+    On a GPU most of what the weights have left; on a machine's main memory, which others need too,
+    an eighth of it.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * 0.9)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
+    except (AttributeError, ValueError):  # not on this system
+        return 2 * 1024**3

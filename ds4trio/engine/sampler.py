@@ -1,0 +1,259 @@
+"""Logits to tokens, for all sequences of a step at once.
+
+What a row draws depends on that row alone. Rows are sorted into those that take the likeliest
+token, those that draw from the whole vocabulary, and those that draw from its likeliest part, so
+that nobody pays for what a neighbour asked.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ds4trio.engine.step import SampledToken, SamplingParams
+from ds4trio.engine.stream import uniform
+
+__all__ = ["Draw", "sample"]
+
+CANDIDATES = (128, 2048)
+"""How many of the likeliest tokens are looked at before the whole vocabulary is sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One row's wish.
+
+    Attributes:
+        params: how to draw.
+        history: int64 ids of every token before the drawn one, prompt first.
+    """
+
+    params: SamplingParams
+    history: array[int]
+
+    @property
+    def number(self) -> int:
+        """Which draw of the sequence's random stream this is; the first output token is 0."""
+        return len(self.history) - self.params.prompt_length
+
+
+def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[SampledToken]:
+    """Draw one token per row.
+
+    Args:
+        logits: float32 [rows, vocab_size], the model's own. It is not changed.
+        draws: one per row.
+
+    Raises:
+        FloatingPointError: a logit is NaN or infinite.
+    """
+    _require_finite(logits)
+    scores = _adjusted(logits, draws)
+    greedy = [i for i, draw in enumerate(draws) if draw.params.greedy]
+    if len(greedy) == len(draws):
+        tokens: list[int] = scores.argmax(-1).tolist()
+    else:
+        tokens = [0] * len(draws)
+        vocabulary = logits.shape[1]
+        drawn = [i for i, draw in enumerate(draws) if not draw.params.greedy]
+        narrow = [i for i in drawn if _narrows(draws[i].params, vocabulary)]
+        wide = [i for i in drawn if not _narrows(draws[i].params, vocabulary)]
+        for rows, method in ((greedy, _likeliest), (wide, _from_all), (narrow, _from_likeliest)):
+            if rows:
+                chosen = method(_rows(scores, rows), [draws[i] for i in rows])
+                for i, token in zip(rows, chosen, strict=True):
+                    tokens[i] = token
+    return _with_logprobs(logits, draws, tokens)
+
+
+def _require_finite(logits: torch.Tensor) -> None:
+    if not torch.stack(torch.aminmax(logits)).isfinite().all():
+        bad = logits.isfinite().all(-1).logical_not().nonzero().flatten().tolist()
+        raise FloatingPointError(f"logits of rows {bad} are not finite")
+
+
+def _rows(scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    if len(rows) == len(scores):
+        return scores
+    return scores.index_select(0, torch.tensor(rows, device=scores.device))
+
+
+def _adjusted(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Penalties and biases, in a copy; the logits themselves where no row has any."""
+    changed = [i for i, draw in enumerate(draws) if _adjusts(draw.params)]
+    if not changed:
+        return logits
+    scores = logits.clone()
+    for i in changed:
+        _penalise(scores[i], draws[i])
+    return scores
+
+
+def _adjusts(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1.0
+        or params.frequency_penalty != 0.0
+        or params.presence_penalty != 0.0
+        or bool(params.logit_bias)
+    )
+
+
+def _penalise(row: torch.Tensor, draw: Draw) -> None:
+    """Change one row of scores in place: penalties over what was said, then the biases."""
+    params, device = draw.params, row.device
+    said = _ids(draw.history).to(device)
+    output = said[max(params.prompt_length, 0) :]
+    if params.repetition_penalty != 1.0 and len(said):
+        was = row[said]
+        factor = params.repetition_penalty
+        row[said] = torch.where(was > 0, was / factor, was * factor)
+    if params.presence_penalty != 0.0 and len(output):
+        row[output] = row[output] - params.presence_penalty
+    if params.frequency_penalty != 0.0 and len(output):
+        amount = torch.full((len(output),), -params.frequency_penalty, device=device)
+        row.index_add_(0, output, amount)
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=device)
+        row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), device=device))
+    row.nan_to_num_()
+
+
+def _ids(history: array[int]) -> torch.Tensor:
+    if not history:
+        return torch.empty(0, dtype=torch.int64)
+    return torch.frombuffer(bytearray(history), dtype=torch.int64)
+
+
+def _narrows(params: SamplingParams, vocabulary: int) -> bool:
+    return 0 < params.top_k < vocabulary or params.top_p < 1.0 or params.min_p > 0.0
+
+
+def _likeliest(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    tokens: list[int] = scores.argmax(-1).tolist()
+    return tokens
+
+
+def _probabilities(scores: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Softmax at each row's temperature, safe for the smallest: the maximum goes to 0 first."""
+    temperatures = torch.tensor([draw.params.temperature for draw in draws], device=scores.device)
+    centred = scores - scores.amax(-1, keepdim=True)
+    return centred.div_(temperatures.unsqueeze(1)).softmax(-1)
+
+
+def _running_sums(probabilities: torch.Tensor) -> torch.Tensor:
+    """Cumulative sums in float64 where the device has it: beside a sum near 1, float32 would lose
+    every token below 6e-8, and a vocabulary holds many of those."""
+    precise = torch.float32 if probabilities.device.type == "mps" else torch.float64
+    return probabilities.cumsum(-1, dtype=precise)
+
+
+def _invert(sums: torch.Tensor, totals: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """The first place in each row whose running sum exceeds a uniform part of the row's total.
+
+    Args:
+        sums: [rows, places], rising.
+        totals: [rows, 1], the sum at each row's last place that may be drawn.
+
+    Returns:
+        int64 [rows, 1]. A place without probability is never the result: sums rise only at others,
+        and a product rounded up to the total means the place where the total is reached.
+    """
+    parts = [uniform(draw.params.seed, draw.number) for draw in draws]
+    targets = torch.tensor(parts, dtype=sums.dtype, device=sums.device).unsqueeze(1) * totals
+    places = torch.searchsorted(sums, targets, right=True)
+    return torch.minimum(places, torch.searchsorted(sums, totals))
+
+
+def _from_all(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    sums = _running_sums(_probabilities(scores, draws))
+    tokens: list[int] = _invert(sums, sums[:, -1:].contiguous(), draws).flatten().tolist()
+    return tokens
+
+
+def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """top_k, then top_p over what it left, then min_p: each keeps a beginning of the row's order by
+    probability (equal ones by id), so together they keep the shortest."""
+    probabilities = _probabilities(scores, draws)
+    tokens = [-1] * len(draws)
+    waiting = list(range(len(draws)))
+    for width in (*CANDIDATES, probabilities.shape[1]):
+        if not waiting or width > probabilities.shape[1]:
+            continue
+        asked = [draws[i] for i in waiting]
+        values, ids = _first(_rows(probabilities, waiting), width)
+        sums = _running_sums(values)
+        kept = _kept(values, sums, [draw.params for draw in asked], probabilities.shape[1])
+        last = kept.clamp(1, width) - 1
+        chosen = ids.gather(1, _invert(sums, sums.gather(1, last), asked)).flatten().tolist()
+        # Among candidates, the kept part is known once it ends before a smaller value, or once
+        # the candidates hold every token that has any probability.
+        complete = width == probabilities.shape[1]
+        least = values[:, -1:]
+        known = ((kept <= width) & (values.gather(1, last) > least)) | (least == 0)
+        for i, token, settled in zip(waiting, chosen, known.flatten().tolist(), strict=True):
+            if complete or settled:
+                tokens[i] = token
+        waiting = [i for i in waiting if tokens[i] < 0]
+    return tokens
+
+
+def _first(probabilities: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest ``width`` places of each row, equal ones by id: values and ids."""
+    if width == probabilities.shape[1]:
+        return torch.sort(probabilities, dim=-1, descending=True, stable=True)
+    ids = probabilities.topk(width, -1, sorted=False).indices.sort(-1).values
+    values, order = torch.sort(probabilities.gather(1, ids), dim=-1, descending=True, stable=True)
+    return values, ids.gather(1, order)
+
+
+def _kept(
+    values: torch.Tensor, sums: torch.Tensor, params: Sequence[SamplingParams], vocabulary: int
+) -> torch.Tensor:
+    """How many of the likeliest each row keeps, int64 [rows, 1]; more than there are columns where
+    the columns do not tell."""
+    width, device = values.shape[1], values.device
+    limits = [p.top_k if 0 < p.top_k < vocabulary else vocabulary for p in params]
+    kept = torch.tensor(limits, device=device).unsqueeze(1)
+    unknown = torch.zeros_like(kept, dtype=torch.bool)
+    if any(p.top_p < 1.0 for p in params):
+        whole = torch.ones_like(sums[:, :1])
+        within = torch.where(kept <= width, sums.gather(1, kept.clamp(max=width) - 1), whole)
+        shares = torch.tensor([p.top_p for p in params], dtype=sums.dtype, device=device)
+        before = (sums < shares.unsqueeze(1) * within).sum(-1, keepdim=True)
+        nucleus = torch.where(shares.unsqueeze(1) < 1.0, before + 1, vocabulary)
+        # Where top_k reaches beyond the columns, the total of what it leaves is not known yet.
+        unknown = (kept > width) & (kept < vocabulary) & (shares.unsqueeze(1) < 1.0)
+        kept = torch.minimum(kept, nucleus)
+    if any(p.min_p > 0.0 for p in params):
+        least = torch.tensor([p.min_p for p in params], device=device).unsqueeze(1)
+        above = (values >= least * values[:, :1]).sum(-1, keepdim=True)
+        kept = torch.minimum(kept, torch.where(above == width, vocabulary, above))
+    return torch.where(unknown, vocabulary, kept)
+
+
+def _with_logprobs(
+    logits: torch.Tensor, draws: Sequence[Draw], tokens: list[int]
+) -> list[SampledToken]:
+    """Add the log-probabilities that were asked for, of the model's own distribution."""
+    sampled = [SampledToken(token) for token in tokens]
+    asked = [i for i, draw in enumerate(draws) if draw.params.logprobs]
+    if not asked:
+        return sampled
+    own = _rows(logits, asked).log_softmax(-1)
+    ids = torch.tensor([tokens[i] for i in asked], device=logits.device).unsqueeze(1)
+    chosen: list[float] = own.gather(1, ids).flatten().tolist()
+    for i, logprob, row in zip(asked, chosen, own, strict=True):
+        top = _top(row, draws[i].params.top_logprobs)
+        sampled[i] = SampledToken(tokens[i], logprob, top)
+    return sampled
+
+
+def _top(row: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest of one row; alone, since which of two equals is found depends on the count."""
+    if count <= 0:
+        return ()
+    values, ids = _first(row.unsqueeze(0), min(count, len(row)))
+    return tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))
