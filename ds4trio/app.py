@@ -110,7 +110,10 @@ async def _load_and_run(service: Service, load: Load) -> None:
     """Load the model off the event loop, open the doors, run the coalescer until the end."""
     started = trio.current_time()
     try:
-        generator, name = await trio.to_thread.run_sync(load, service.settings)
+        # Abandoned when the server is told to stop meanwhile: it only reads, or writes files whole.
+        generator, name = await trio.to_thread.run_sync(
+            load, service.settings, abandon_on_cancel=True
+        )
         info = generator.coalescer.info
         _log.info(
             "%s is ready after %.1f s: %s on %s, %d tokens of context, %d pages of %d positions",

@@ -47,6 +47,7 @@ __all__ = [
     "ServerLoading",
     "ServerStopping",
     "TokenOutOfVocabulary",
+    "UpgradeRequired",
     "WireError",
 ]
 
@@ -150,6 +151,13 @@ class PayloadTooLarge(RequestError):
 
     status = 413
     code = "payload_too_large"
+
+
+class UpgradeRequired(RequestError):
+    """The path is a WebSocket and the request is not an upgrade."""
+
+    status = 426
+    code = "upgrade_required"
 
 
 class ServerError(WireError):

@@ -110,8 +110,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _ = self.kv_memory_bytes
         except ValueError as error:
             raise ValueError(f"kv_memory: {error}") from None
-        if self.prefill_chunk > self.step_tokens:
-            raise ValueError("prefill_chunk must not be larger than step_tokens")
 
     @property
     def kv_memory_bytes(self) -> int | None:
@@ -160,10 +158,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as error:
-            path = re.search(r"\$\.(\w+)", str(error))
-            name = origin.get(path.group(1), path.group(1)) if path else "settings"
-            detail = str(error).split(" - at ")[0]
-            raise SettingsError(f"{name}: {detail[0].lower()}{detail[1:]}") from None
+            # msgspec says where with a path; __post_init__ begins with the field.
+            detail, _, path = str(error).partition(" - at `$.")
+            field_name, _, rest = detail.partition(": ")
+            if path:
+                field_name, rest = path.rstrip("`").split("[")[0], detail
+            name = origin.get(field_name, field_name)
+            raise SettingsError(f"{name}: {rest[0].lower()}{rest[1:]}") from None
 
 
 @dataclass(frozen=True, slots=True)

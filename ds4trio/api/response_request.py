@@ -10,7 +10,10 @@ from ds4trio.api.schemas.responses import InputItem, ResponseCreate
 from ds4trio.errors import InvalidRequest
 from ds4trio.generate import GenerationRequest, Sampling
 
-__all__ = ["Messages", "generation_request", "input_messages"]
+__all__ = ["PARAMS", "Messages", "generation_request", "input_messages"]
+
+PARAMS: dict[str | None, str] = {"messages": "input", "max_tokens": "max_output_tokens"}
+"""What this API calls the fields that the generator complains about."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 

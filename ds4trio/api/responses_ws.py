@@ -21,7 +21,12 @@ from quart.wrappers import Websocket
 
 from ds4trio.api.auth import SUBPROTOCOL
 from ds4trio.api.response_events import ResponseEvents
-from ds4trio.api.response_request import Messages, generation_request, input_messages
+from ds4trio.api.response_request import (
+    PARAMS,
+    Messages,
+    generation_request,
+    input_messages,
+)
 from ds4trio.api.schemas.responses import ClientEvent, ResponseCancel, ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.wire import decode, encode, error_body, error_response
@@ -30,6 +35,7 @@ from ds4trio.errors import (
     InternalError,
     InvalidRequest,
     PreviousResponseNotFound,
+    UpgradeRequired,
     WireError,
 )
 from ds4trio.generate import Finished, GenerationEvent, Usage
@@ -48,6 +54,14 @@ MAX_KEPT = 32
 def responses_ws(service: Service) -> Blueprint:
     """The door, as a blueprint."""
     blueprint = Blueprint("responses_ws", __name__)
+
+    @blueprint.get("/v1/responses")
+    async def not_a_websocket() -> Response:
+        response = error_response(
+            UpgradeRequired("this path is a WebSocket: send an upgrade request")
+        )
+        response.headers["Upgrade"] = "websocket"
+        return response
 
     @blueprint.websocket("/v1/responses")
     async def responses() -> Response | None:
@@ -172,7 +186,11 @@ class _Connection:
         model = self._service.check_model(wanted.model)
         generator = self._service.generator
         conversation = self._earlier(wanted) + input_messages(wanted)
-        prompt = await generator.prepare(generation_request(wanted, conversation))
+        try:
+            prompt = await generator.prepare(generation_request(wanted, conversation))
+        except WireError as error:
+            error.param = PARAMS.get(error.param, error.param)
+            raise
         events = ResponseEvents(wanted, model)
         running.response_id = events.id
         await self._send_all(events.begin())

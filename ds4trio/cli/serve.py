@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -70,16 +71,22 @@ async def _run(settings: Settings) -> int:
     config.websocket_max_message_size = settings.max_body_bytes
     config.accesslog = None
     config.errorlog = "-"
+    try:
+        sockets = config.create_sockets()
+    except OSError as error:
+        print(f"Error: cannot listen on {config.bind[0]}: {error.strerror}", file=sys.stderr)
+        return 1
     stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, stop)
-        nursery.start_soon(_stop_on_failure, service, stop)
-        try:
-            await worker_serve(wrap_app(app, 0, "asgi"), config, shutdown_trigger=stop.wait)
-        except OSError as error:
-            print(f"Error: cannot listen on {config.bind[0]}: {error.strerror}", file=sys.stderr)
-            return 1
-        finally:
+    with contextlib.ExitStack() as open_sockets:
+        for sock in sockets.insecure_sockets:
+            open_sockets.enter_context(sock)
+            sock.listen(config.backlog)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, stop)
+            nursery.start_soon(_stop_on_failure, service, stop)
+            await worker_serve(
+                wrap_app(app, 0, "asgi"), config, sockets=sockets, shutdown_trigger=stop.wait
+            )
             nursery.cancel_scope.cancel()
     return 1 if service.failure is not None else 0
 

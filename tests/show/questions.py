@@ -1,0 +1,48 @@
+"""Forty questions, no two alike."""
+
+from __future__ import annotations
+
+__all__ = ["QUESTIONS"]
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "What is the capital of Japan?",
+    "Name three colours of the rainbow.",
+    "How many legs does a spider have?",
+    "What is two plus two?",
+    "Why is the sky blue?",
+    "Who wrote Romeo and Juliet?",
+    "What do bees make?",
+    "Translate 'good morning' into Spanish.",
+    "What is the largest planet of the solar system?",
+    "Give me a word that rhymes with cat.",
+    "What is water made of?",
+    "How many days has a week?",
+    "Name an animal that can fly.",
+    "What is the opposite of hot?",
+    "Tell me a short joke.",
+    "What is a noun?",
+    "In which ocean lies Hawaii?",
+    "What does a baker do?",
+    "Write one sentence about the moon.",
+    "Which metal is liquid at room temperature?",
+    "What is the plural of mouse?",
+    "How does a bicycle stay upright?",
+    "Name a famous painter.",
+    "What is the boiling point of water?",
+    "Is a tomato a fruit or a vegetable?",
+    "What is photosynthesis?",
+    "Give me a synonym of happy.",
+    "What language is spoken in Brazil?",
+    "How many minutes are in an hour?",
+    "What is the first month of the year?",
+    "Name a country in Africa.",
+    "Why do cats purr?",
+    "What is a computer program?",
+    "Write a line of a poem about rain.",
+    "What is the square root of nine?",
+    "Which season comes after winter?",
+    "What do you call a baby dog?",
+    "Explain gravity to a child in one sentence, without using the word mass.",
+    "I have 12 apples, give away 5 and buy 3 more. How many apples do I have now, and why?",
+)
