@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,13 +22,8 @@ from ds4trio.chat.stops import StopMatcher
 from ds4trio.chat.template import ChatTemplate, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.engine.step import SampledToken, SamplingParams
-from ds4trio.errors import (
-    ContextLengthExceeded,
-    InternalError,
-    InvalidRequest,
-    TokenOutOfVocabulary,
-    WireError,
-)
+from ds4trio.errors import ContextLengthExceeded, InternalError, InvalidRequest, WireError
+from ds4trio.sampling import Sampling
 
 __all__ = [
     "Finished",
@@ -50,31 +44,6 @@ FinishReason = Literal["stop", "length"]
 
 LONG_TEXT = 16_000
 """Characters beyond which a prompt is tokenised in a worker thread (about 10 ms of work)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to draw tokens, as a request asks for it. ``prepare`` checks the ranges.
-
-    Attributes: as in ``SamplingParams``; ``seed`` None draws a random one.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    logprobs: bool = False
-    top_logprobs: int = 0
-
-    @classmethod
-    def of(cls, **fields: Any) -> Sampling:
-        """With the fields that a request gave; None stands for the default."""
-        return cls(**{name: value for name, value in fields.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +175,7 @@ class Generator:
             ServerBusy, ServerStopping: it could not even wait.
         """
         self.coalescer.check_capacity()
-        _check_sampling(request.sampling, self._tokenizer.vocab_size)
+        request.sampling.check(self._tokenizer.vocab_size)
         if request.max_tokens is not None and request.max_tokens < 1:
             raise InvalidRequest("the answer needs room for at least 1 token", param="max_tokens")
         if any(not stop for stop in request.stop):
@@ -229,7 +198,7 @@ class Generator:
             )
         return Prompt(
             tokens=tokens,
-            sampling=_sampling_params(request.sampling, len(tokens)),
+            sampling=request.sampling.params(len(tokens)),
             max_tokens=request.max_tokens or self._default_max_tokens,
             stop=tuple(request.stop),
         )
@@ -325,51 +294,3 @@ def _finished(
             mean_batch_size=times.mean_batch_size,
         ),
     )
-
-
-def _sampling_params(sampling: Sampling, prompt_length: int) -> SamplingParams:
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_k=max(sampling.top_k, 0),
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        presence_penalty=sampling.presence_penalty,
-        logit_bias=dict(sampling.logit_bias),
-        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        logprobs=sampling.logprobs,
-        top_logprobs=sampling.top_logprobs,
-        prompt_length=prompt_length,
-    )
-
-
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("temperature", 0.0, 2.0),
-    ("top_p", 0.0, 1.0),
-    ("top_k", -1, 2**31),
-    ("min_p", 0.0, 1.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("top_logprobs", 0, 20),
-    ("seed", -(2**63), 2**64 - 1),
-)
-
-
-def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    for name, low, high in _RANGES:
-        value = getattr(sampling, name)
-        if value is not None and not low <= value <= high:  # NaN fails this too
-            raise InvalidRequest(f"{name} must be from {low:g} to {high:g}", param=name)
-    if not 0.01 <= sampling.repetition_penalty <= 10.0:
-        raise InvalidRequest(
-            "repetition_penalty must be from 0.01 to 10", param="repetition_penalty"
-        )
-    for token, bias in sampling.logit_bias.items():
-        if not 0 <= token < vocab_size:
-            raise TokenOutOfVocabulary(
-                f"logit_bias names token {token}, and the vocabulary has {vocab_size} tokens",
-                param="logit_bias",
-            )
-        if not -100.0 <= bias <= 100.0:
-            raise InvalidRequest("a logit bias must be from -100 to 100", param="logit_bias")
