@@ -178,9 +178,9 @@ class Coalescer:
     def _plan(self) -> Plan:
         plan = plan_step(self._sessions.values(), self._engine.free_pages, self._budget)
         for session in plan.preempted:
-            self._engine.close(session.id)
+            self.stats.preemptions += session.opened_in_engine
+            self._close_in_engine(session)
             session.preempted()
-            self.stats.preemptions += 1
         for session, _ in plan.rows:
             if not session.opened_in_engine:
                 self._engine.open(session.id, session.sampling)

@@ -7,6 +7,7 @@ always go on, and so everyone ends.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -45,27 +46,32 @@ class Plan:
 
 
 def plan_step(sessions: Iterable[Session], free_pages: int, budget: Budget) -> Plan:
-    """Choose the rows of the next step. Reads the sessions and changes none of them."""
+    """Choose the rows of the next step. Reads the sessions and changes none of them.
+
+    Where any session is runnable, the plan has at least one row.
+    """
     by_age = sorted(sessions, key=lambda session: session.arrival)
     runnable = [session for session in by_age if session.runnable]
-    if budget.sessions == 1 and runnable:
-        runnable = [min(runnable, key=lambda session: session.times.last_step)]
     room = _Room(by_age, free_pages)
     plan = Plan(preempted=room.preempted)
+    if budget.sessions == 1:
+        for session in sorted(runnable, key=lambda session: session.times.last_step):
+            if _place(session, min(session.waiting, budget.step_tokens), plan, room):
+                break
+        return plan
 
     for session in runnable:
         if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
             _place(session, 1, plan, room)
-
     tokens_left = budget.step_tokens - len(plan.rows)
     if plan.rows:
         tokens_left = min(tokens_left, budget.prefill_chunk)
     for session in runnable:
-        if session.state is not SlotState.PREFILLING or session in room.preempted:
+        if session.state is not SlotState.PREFILLING:
             continue
         if tokens_left <= 0 or len(plan.rows) >= budget.sessions:
             break
-        count = min(tokens_left, len(session.tokens) - session.evaluated)
+        count = min(tokens_left, session.waiting)
         if session.evaluated == 0 and plan.rows and not room.has_spare(session, len(plan.rows)):
             break  # it would soon have to give its pages back; those behind it wait their turn too
         if not _place(session, count, plan, room):
@@ -88,6 +94,7 @@ class _Room:
     def __init__(self, by_age: list[Session], free_pages: int) -> None:
         self.free = free_pages
         self.preempted: list[Session] = []
+        self._taken: dict[int, int] = {}
         holders = [session for session in by_age if session.opened_in_engine]
         self._at_rest = [session for session in holders if not session.runnable]
         self._running = [session for session in holders if session.runnable]
@@ -103,8 +110,11 @@ class _Room:
             else:
                 return False
             self.preempted.append(victim)
-            self.free += victim.pages_held
+            self.free += victim.pages_held + self._taken.pop(victim.id, 0)
         self.free -= needed
+        self._taken[session.id] = needed
+        if not session.opened_in_engine:
+            bisect.insort(self._running, session, key=lambda session: session.arrival)
         return True
 
     def has_spare(self, session: Session, decoding: int) -> bool:

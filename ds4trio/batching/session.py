@@ -221,6 +221,11 @@ class Session:
         )
 
     @property
+    def waiting(self) -> int:
+        """Tokens that wait to be evaluated."""
+        return len(self.tokens) - self.evaluated
+
+    @property
     def pages_held(self) -> int:
         return self.info.pages_for(self.evaluated)
 
@@ -267,8 +272,7 @@ class Session:
         self._end = reason
 
     def _to_waiting(self) -> None:
-        waiting = len(self.tokens) - self.evaluated
-        self.state = SlotState.PENDING if waiting == 1 else SlotState.PREFILLING
+        self.state = SlotState.PENDING if self.waiting == 1 else SlotState.PREFILLING
 
     def preempted(self) -> None:
         """Its pages were taken. All its tokens wait to be evaluated anew; none is lost."""
