@@ -88,13 +88,17 @@ def tiny_config(**overrides: Any) -> dict[str, Any]:
     }
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, scale: float = 0.1, **overrides: Any) -> Path:
+def make_tiny_model(
+    folder: Path, *, seed: int = 0, scale: float = 0.1, ends: bool = True, **overrides: Any
+) -> Path:
     """Write a random model into a folder.
 
     Args:
         folder: made if it does not exist.
         seed: of the weights.
         scale: standard deviation of the weights. The default makes greedy answers vary.
+        ends: False keeps the control tokens from being drawn (with a large scale and a low
+            temperature), so that answers go on to their limit.
         overrides: keys of ``config.json``, for instance ``attention_bias=True``,
             ``tie_word_embeddings=False`` or ``rope_parameters={...}``.
 
@@ -111,6 +115,9 @@ def make_tiny_model(folder: Path, *, seed: int = 0, scale: float = 0.1, **overri
         for name, parameter in model.named_parameters():
             centre = 1.0 if "norm" in name else 0.0
             parameter.normal_(centre, scale, generator=generator)
+        if not ends:
+            # Their logits are zero then, far below the largest of the others.
+            model.lm_head.weight[: len(CONTROL_TOKENS)] = 0.0
     model.save_pretrained(folder)
     make_tiny_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {
