@@ -21,10 +21,11 @@ __all__ = ["RunningServer", "running_server"]
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """Where it listens, and its inside for tests that look at counts."""
+    """Where it listens, its inside for tests that look at counts, and what a signal would set."""
 
     url: str
     service: Service
+    stop: trio.Event
 
     @property
     def port(self) -> int:
@@ -63,6 +64,6 @@ async def running_server(
             await service.settled.wait()
             assert service.failure is None, service.failure
         try:
-            yield RunningServer(binds[0], service)
+            yield RunningServer(binds[0], service, stop)
         finally:
             stop.set()

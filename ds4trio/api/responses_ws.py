@@ -29,12 +29,14 @@ from ds4trio.api.response_request import (
 )
 from ds4trio.api.schemas.responses import ClientEvent, ResponseCancel, ResponseCreate
 from ds4trio.api.service import Service
+from ds4trio.api.transport_websocket import DRAIN
 from ds4trio.api.wire import decode, encode, error_body, error_response
 from ds4trio.errors import (
     ClientStalled,
     InternalError,
     InvalidRequest,
     PreviousResponseNotFound,
+    ServerStopping,
     UpgradeRequired,
     WireError,
 )
@@ -46,6 +48,13 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 16
 """Requests that may wait their turn on one connection."""
+
+GOING_AWAY = 1001
+"""Close code of a server that stops (RFC 6455, section 7.4.1)."""
+
+DRAIN_SHARE = 0.7
+"""Of the time that a stopping server gives: after it, answers that still run are cut short, so that
+their last events and the close frame still arrive."""
 
 MAX_KEPT = 32
 """Responses of one connection that can still be continued, the latest ones."""
@@ -91,12 +100,17 @@ class _Connection:
         self._requests, self._to_answer = trio.open_memory_channel[ResponseCreate](MAX_QUEUED)
         self._conversations: OrderedDict[str, Messages] = OrderedDict()
         self._running: _Running | None = None
+        self._time_is_up = False
+        self._drain = trio.Event()
+        extensions: dict[str, Any] = socket.scope["extensions"]
+        extensions[DRAIN] = self._drain
 
     async def serve(self) -> None:
         """Until the client leaves (Quart then cancels this task) or stops reading."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_frames)
+            nursery.start_soon(self._send_frames, nursery.cancel_scope)
             nursery.start_soon(self._answer_requests)
+            nursery.start_soon(self._end_when_the_server_does)
             await self._read_frames()
 
     # -- frames
@@ -117,6 +131,8 @@ class _Connection:
             return
         try:
             self._requests.send_nowait(event)
+        except trio.ClosedResourceError:
+            raise ServerStopping("the server is stopping") from None
         except trio.WouldBlock:
             raise InvalidRequest(
                 f"{MAX_QUEUED} requests wait on this connection already",
@@ -132,14 +148,17 @@ class _Connection:
             raise InvalidRequest("this response is not running", code="response_cancel_not_active")
         running.stop()
 
-    async def _send_frames(self) -> None:
+    async def _send_frames(self, connection: trio.CancelScope) -> None:
         async for frame in self._to_send:
             await self._socket.send(frame)
+        await self._socket.close(GOING_AWAY, "the server is stopping")
+        connection.cancel()
 
     async def _send(self, event: dict[str, Any]) -> None:
         timeout = self._service.settings.send_timeout
         try:
-            with trio.fail_after(timeout):
+            # closed: all that mattered was said, and the close frame is on its way
+            with trio.fail_after(timeout), contextlib.suppress(trio.ClosedResourceError):
                 await self._outgoing.send(encode(event).decode())
         except trio.TooSlowError:
             raise ClientStalled(
@@ -162,9 +181,20 @@ class _Connection:
 
     # -- requests, one at a time
 
+    async def _end_when_the_server_does(self) -> None:
+        """Take no more requests, finish those that there are, and cut them off in time."""
+        await self._drain.wait()
+        self._requests.close()
+        await trio.sleep(self._service.settings.shutdown_timeout * DRAIN_SHARE)
+        self._time_is_up = True
+        if self._running is not None:
+            self._running.stop()
+
     async def _answer_requests(self) -> None:
         async for wanted in self._to_answer:
             try:
+                if self._time_is_up:
+                    raise ServerStopping("the server is stopping")
                 await self._answer(wanted)
             except WireError as error:
                 await self._send_error(error)
@@ -173,6 +203,7 @@ class _Connection:
             except Exception as error:
                 _log.error("a response failed for a reason that is ours", exc_info=error)
                 await self._send_error(InternalError("the server failed; its log says why"))
+        await self._outgoing.aclose()
 
     async def _answer(self, wanted: ResponseCreate) -> None:
         # a cancel may have come for it already

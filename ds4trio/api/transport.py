@@ -28,7 +28,6 @@ from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
-from wsproto.frame_protocol import CloseReason
 
 from ds4trio.api.transport_stream import BoundedStream
 from ds4trio.api.transport_websocket import GuardedWSStream
@@ -140,7 +139,7 @@ class GuardedTCPServer(TCPServer):
         try:
             await self.context.terminated.wait()
             for stream in self._websockets():
-                await stream.hang_up(CloseReason.GOING_AWAY)
+                await stream.go_away()
             await trio.sleep_forever()
         finally:
             self.stream.abort()

@@ -1,0 +1,68 @@
+"""What clients see of a server that is told to stop."""
+
+from __future__ import annotations
+
+import trio
+from trio_websocket import ConnectionClosed
+
+from tests.api.helpers import (
+    PATIENCE,
+    ResponsesSocket,
+    ScriptedEngine,
+    assert_error_event,
+    serving_script,
+)
+
+
+async def close_code(socket: ResponsesSocket) -> int:
+    """The code that the server closes with; what it says before does not matter."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                await socket.connection.get_message()
+            except ConnectionClosed as closed:
+                # trio-websocket leaves its socket open when the other side closes first.
+                await socket.connection._stream.aclose()
+                return int(closed.reason.code) if closed.reason else 0
+
+
+async def test_an_idle_websocket_is_told_at_once() -> None:
+    async with serving_script(shutdown_timeout=PATIENCE) as api, api.socket() as socket:
+        await socket.answer(max_output_tokens=2)
+        api.server.stop.set()
+        began = trio.current_time()
+        assert await close_code(socket) == 1001
+        assert trio.current_time() - began < PATIENCE / 2
+
+
+async def test_answers_that_were_asked_for_are_finished_and_no_more_are_taken() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, shutdown_timeout=PATIENCE) as api, api.socket() as socket:
+        await socket.create("the first", max_output_tokens=5)
+        await socket.create("the second", max_output_tokens=5)
+        async with api.step_held(engine):
+            api.server.stop.set()
+        await socket.create("too late", max_output_tokens=5)
+        usages: list[int] = []
+        refused = 0
+        while len(usages) < 2:
+            event = await socket.event()
+            if event["type"] == "error":
+                assert_error_event(event, 503, "server_stopping")
+                refused += 1
+            if event["type"] == "response.incomplete":
+                usages.append(event["response"]["usage"]["output_tokens"])
+        assert usages == [5, 5]
+        assert refused <= 1  # it may also have come after the end
+        assert await close_code(socket) == 1001
+
+
+async def test_an_answer_without_end_is_cut_in_time_and_says_so() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, shutdown_timeout=1.0) as api, api.socket() as socket:
+        await socket.create(max_output_tokens=100_000)
+        await socket.until_type("response.output_text.delta")
+        api.server.stop.set()
+        response = await socket.finish()
+        assert response["incomplete_details"] == {"reason": "cancelled"}
+        assert await close_code(socket) == 1001
