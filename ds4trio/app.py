@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
 
 import trio
 from quart_trio import QuartTrio
@@ -34,6 +36,10 @@ __all__ = ["Load", "build_coalescer", "create_app", "load_generator"]
 _log = logging.getLogger(__name__)
 
 
+END_ANSWERS_AFTER = 0.7
+"""Of the time that a stopping server has: what runs then is ended with an error that still arrives
+before connections are cut."""
+
 Load = Callable[[Settings], tuple[Generator, str]]
 """Makes the generator and says what clients call its model. Blocks; runs in a worker thread."""
 
@@ -54,13 +60,14 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     if settings is None:
         settings = Settings.load(os.environ)
     _log_to_stderr(settings.log_level)
+    service = Service(settings)
     harden_hypercorn(
         send_timeout=settings.send_timeout,
         max_message_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,
+        on_stopping=service.stopping.set,
     )
-    service = Service(settings)
-    app = QuartTrio("ds4trio", static_folder=None)
+    app = _App("ds4trio", static_folder=None)
     app.config["SERVICE"] = service
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["BODY_TIMEOUT"] = settings.send_timeout
@@ -74,8 +81,23 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     @app.before_serving
     async def start() -> None:
         app.nursery.start_soon(_load_and_run, service, load or load_generator)
+        app.nursery.start_soon(_end_answers_in_time, service)
 
     return app
+
+
+class _App(QuartTrio):
+    """Quart's application, for any request target that a client may come up with."""
+
+    async def asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan" and not scope["path"].startswith("/"):
+            # Absolute or broken targets (RFC 9112, section 3.2): Quart expects a path.
+            try:
+                path = urlsplit(scope["path"]).path
+            except ValueError:
+                path = ""
+            scope["path"] = path if path.startswith("/") else "/" + path
+        await super().asgi_app(scope, receive, send)
 
 
 def _log_to_stderr(level: str) -> None:
@@ -106,9 +128,22 @@ def build_coalescer(engine: EngineLike, settings: Settings) -> Coalescer:
     )
 
 
+async def _end_answers_in_time(service: Service) -> None:
+    """When the server stops, end the answers that still run while their clients can be told."""
+    await service.stopping.wait()
+    if service.ready and service.generator.coalescer.sessions:
+        seconds = service.settings.shutdown_timeout * END_ANSWERS_AFTER
+        _log.info(
+            "stopping: %d answers have %.1f s to end", service.generator.coalescer.sessions, seconds
+        )
+        await trio.sleep(seconds)
+        service.generator.coalescer.stop()
+
+
 async def _load_and_run(service: Service, load: Load) -> None:
     """Load the model off the event loop, open the doors, run the coalescer until the end."""
     started = trio.current_time()
+    _log.info("loading %s", service.settings.model)
     try:
         # Abandoned when the server is told to stop meanwhile: it only reads, or writes files whole.
         generator, name = await trio.to_thread.run_sync(
@@ -156,6 +191,7 @@ def load_generator(settings: Settings) -> tuple[Generator, str]:
         context_length=settings.ctx or None,
         kv_memory=settings.kv_memory_bytes,
         page_size=settings.page_size,
+        threads=settings.threads or None,
     )
     tokenizer = Tokenizer.load(model.tokenizer_path)
     generator = Generator(

@@ -45,6 +45,9 @@ FinishReason = Literal["stop", "length"]
 LONG_TEXT = 16_000
 """Characters beyond which a prompt is tokenised in a worker thread (about 10 ms of work)."""
 
+PER_MESSAGE = 100
+"""Characters that writing a message costs besides its content."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -166,6 +169,7 @@ class Generator:
         self._bos_token = bos_token
         self._add_bos = add_bos
         self._default_max_tokens = default_max_tokens
+        self._one_long_text_at_a_time = trio.CapacityLimiter(1)
 
     async def prepare(self, request: GenerationRequest) -> Prompt:
         """Check, render and tokenise.
@@ -175,27 +179,18 @@ class Generator:
             ServerBusy, ServerStopping: it could not even wait.
         """
         self.coalescer.check_capacity()
-        request.sampling.check(self._tokenizer.vocab_size)
+        request.sampling.check(self.coalescer.info.vocab_size)
         if request.max_tokens is not None and request.max_tokens < 1:
             raise InvalidRequest("the answer needs room for at least 1 token", param="max_tokens")
         if any(not stop for stop in request.stop):
             raise InvalidRequest("a stop text must not be empty", param="stop")
         if not request.messages:
             raise InvalidRequest("there must be at least one message", param="messages")
-        size = sum(len(str(message.get("content", ""))) for message in request.messages)
-        if size > LONG_TEXT:
-            tokens = await trio.to_thread.run_sync(self._encode, request.messages)
-        else:
-            tokens = self._encode(request.messages)
+        tokens = await self._tokens(request.messages)
         if not tokens:
             raise InvalidRequest("the prompt is empty", param="messages")
-        room = self.coalescer.info.longest_sequence
-        if len(tokens) >= room:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(tokens)} tokens, and this server's context holds {room} "
-                "tokens, prompt and answer together; please shorten the conversation",
-                param="messages",
-            )
+        if len(tokens) >= self.coalescer.info.longest_sequence:
+            raise self._too_long(f"{len(tokens)}")
         return Prompt(
             tokens=tokens,
             sampling=request.sampling.params(len(tokens)),
@@ -247,6 +242,27 @@ class Generator:
                     output_tokens += delivery.end == "stop"
                     yield _finished(delivery.end, prompt, output_tokens, session)
                     return
+
+    async def _tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Render and tokenise; what takes long does not hold the event loop."""
+        size = sum(len(message.get("content") or "") + PER_MESSAGE for message in messages)
+        if size <= LONG_TEXT:
+            return self._encode(messages)
+        least = (size - PER_MESSAGE * len(messages)) // self._tokenizer.longest_token
+        if least >= self.coalescer.info.longest_sequence:
+            raise self._too_long(f"at least {least}")
+        # One at a time: a long text takes hundreds of times its size while it is tokenised.
+        return await trio.to_thread.run_sync(
+            self._encode, messages, limiter=self._one_long_text_at_a_time
+        )
+
+    def _too_long(self, tokens: str) -> ContextLengthExceeded:
+        room = self.coalescer.info.longest_sequence
+        return ContextLengthExceeded(
+            f"the prompt has {tokens} tokens, and this server's context holds {room} tokens, "
+            "prompt and answer together; please shorten the conversation",
+            param="messages",
+        )
 
     def _encode(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         segments = self._template.render([dict(message) for message in messages])

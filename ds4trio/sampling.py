@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ds4trio.engine.step import SamplingParams
@@ -44,9 +44,11 @@ class Sampling:
     top_logprobs: int = 0
 
     @classmethod
-    def of(cls, **fields: Any) -> Sampling:
-        """With the fields that a request gave; None stands for the default."""
-        return cls(**{name: value for name, value in fields.items() if value is not None})
+    def of(cls, request: object) -> Sampling:
+        """With the attributes of a request that have these names; None stands for the default."""
+        given = {field.name: getattr(request, field.name, None) for field in fields(cls)}
+        chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
+        return cls(**chosen)
 
     def check(self, vocab_size: int) -> None:
         """Refuse what is out of range.

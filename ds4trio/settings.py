@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         Meta(description="number format of weights and products"),
     ] = "auto"
+    threads: Annotated[
+        int, Meta(ge=0, le=1024, description="CPU threads of the engine; 0 lets torch choose")
+    ] = 0
     ctx: Annotated[
         int,
         Meta(ge=0, description="most tokens in one conversation; 0 takes the model's own limit"),
@@ -110,6 +113,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _ = self.kv_memory_bytes
         except ValueError as error:
             raise ValueError(f"kv_memory: {error}") from None
+        for origin in self.allow_origin:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+                raise ValueError(
+                    f"allow_origin: {origin!r} is not an origin such as https://chat.example.org "
+                    "(no path, no slash at the end)"
+                )
 
     @property
     def kv_memory_bytes(self) -> int | None:
@@ -163,8 +172,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             field_name, _, rest = detail.partition(": ")
             if path:
                 field_name, rest = path.rstrip("`").split("[")[0], detail
-            name = origin.get(field_name, field_name)
-            raise SettingsError(f"{name}: {rest[0].lower()}{rest[1:]}") from None
+            if path:
+                rest = f"{values[field_name]!r} cannot be used: {rest[0].lower()}{rest[1:]}"
+            raise SettingsError(f"{origin.get(field_name, field_name)}: {rest}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import { TOO_LARGE } from "./connection.js";
 import { Meter } from "./meter.js";
 import { read, write } from "./storage.js";
 
-/** Small models keep to the point only when the likeliest words are much preferred. */
-const TEMPERATURE = 0.3;
+/** The likeliest words: a small model strays from the point with any others. */
+const TEMPERATURE = 0;
 
 /**
  * @typedef {import("./chat.js").Chat} Chat

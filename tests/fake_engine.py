@@ -14,7 +14,7 @@ from ds4trio.engine.step import (
     StepItem,
     StepResult,
 )
-from ds4trio.errors import EngineMisuse, InternalError
+from ds4trio.errors import EngineMisuse, InternalError, TokenOutOfVocabulary
 
 VOCAB = 97
 
@@ -66,6 +66,8 @@ class FakeEngine:
 
     def open(self, sequence: int, sampling: SamplingParams) -> None:
         self._check_idle()
+        if any(token >= self.info.vocab_size for token in sampling.logit_bias):
+            raise TokenOutOfVocabulary("a bias for a token that there is not")
         if sequence in self.sequences:
             raise EngineMisuse(f"sequence {sequence} is open")
         self.sequences[sequence] = []

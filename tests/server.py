@@ -56,9 +56,7 @@ async def running_server(
     config.errorlog = None
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        serve = partial(
-            worker_serve, wrap_app(app, 0, "asgi"), config, shutdown_trigger=stop.wait
-        )
+        serve = partial(worker_serve, wrap_app(app, 0, "asgi"), config, shutdown_trigger=stop.wait)
         binds = await nursery.start(serve)
         if wait:
             await service.settled.wait()

@@ -53,7 +53,10 @@ def guard(app: QuartTrio, settings: Settings) -> None:
         if origin is not None and origin in settings.allow_origin:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
-            response.headers["Access-Control-Allow-Headers"] = "authorization, content-type"
+            # official clients in a browser add headers of their own, which mean nothing here
+            response.headers["Access-Control-Allow-Headers"] = request.headers.get(
+                "Access-Control-Request-Headers", "authorization, content-type"
+            )
             response.headers["Access-Control-Max-Age"] = "600"
         if settings.allow_origin:
             response.headers.add("Vary", "Origin")
@@ -68,8 +71,11 @@ def _refusal(connection: BaseRequestWebsocket, settings: Settings) -> WireError 
             "pages of this origin may not use this server; "
             "its operator can name the origin with --allow-origin"
         )
-    if settings.api_key and not _has_key(connection, settings.api_key):
+    offered = _offered_keys(connection)
+    if settings.api_key and not offered:
         return InvalidApiKey("this server needs an API key: Authorization: Bearer KEY")
+    if settings.api_key and not _one_is_right(offered, settings.api_key):
+        return InvalidApiKey("this API key is not one of this server's")
     return None
 
 
@@ -91,7 +97,10 @@ def _host_is_ours(connection: BaseRequestWebsocket, host: str) -> bool:
     server = connection.scope.get("server")
     if not server or not _is_loopback(server[0]):
         return True
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
     return name == "localhost" or _is_loopback(name)
 
 
@@ -102,7 +111,7 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _has_key(connection: BaseRequestWebsocket, keys: tuple[str, ...]) -> bool:
+def _offered_keys(connection: BaseRequestWebsocket) -> list[str]:
     protocols = connection.headers.get("Sec-WebSocket-Protocol", "").split(",")
     offered = [
         protocol.removeprefix(KEY_SUBPROTOCOL)
@@ -112,6 +121,10 @@ def _has_key(connection: BaseRequestWebsocket, keys: tuple[str, ...]) -> bool:
     kind, _, key = connection.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         offered.append(key.strip())
+    return offered
+
+
+def _one_is_right(offered: list[str], keys: tuple[str, ...]) -> bool:
     # every pair is compared, so that the time says nothing about which one matched
     matches = [
         hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())

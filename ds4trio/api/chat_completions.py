@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from quart import Blueprint, Response, request
 
-from ds4trio.api.requests import joined_text, refuse_unsupported
+from ds4trio.api.requests import asks, joined_text, refuse_unsupported
 from ds4trio.api.schemas.chat import ChatRequest, Message
 from ds4trio.api.service import Service
 from ds4trio.api.sse import EventStreamBody, SendEvent, event_stream
@@ -175,7 +176,7 @@ def _generation_request(wanted: ChatRequest) -> GenerationRequest:
     stop = wanted.stop
     return GenerationRequest(
         messages=[_message(message, index) for index, message in enumerate(wanted.messages)],
-        sampling=_sampling(wanted),
+        sampling=Sampling.of(wanted),
         max_tokens=wanted.max_completion_tokens or wanted.max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
     )
@@ -186,16 +187,16 @@ def _asks_too_much(wanted: ChatRequest) -> dict[str, bool]:
         "n": wanted.n not in (None, 1),
         "response_format": wanted.response_format is not None
         and wanted.response_format.type != "text",
-        "tools": bool(wanted.tools),
-        "tool_choice": wanted.tool_choice not in (None, "none", "auto"),
-        "functions": bool(wanted.functions),
-        "function_call": wanted.function_call not in (None, "none", "auto"),
+        "tools": asks(wanted.tools),
+        "tool_choice": asks(wanted.tool_choice),
+        "functions": asks(wanted.functions),
+        "function_call": asks(wanted.function_call),
         "modalities": wanted.modalities not in (None, ["text"]),
-        "audio": wanted.audio is not None,
-        "prediction": wanted.prediction is not None,
+        "audio": asks(wanted.audio),
+        "prediction": asks(wanted.prediction),
         "reasoning_effort": wanted.reasoning_effort not in (None, "none"),
         "verbosity": wanted.verbosity not in (None, "medium"),
-        "web_search_options": wanted.web_search_options is not None,
+        "web_search_options": asks(wanted.web_search_options),
     }
 
 
@@ -211,28 +212,5 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
         value = getattr(message, name)
         if value is not None:
-            rendered[name] = value
+            rendered[name] = msgspec.to_builtins(value)
     return rendered
-
-
-def _sampling(wanted: ChatRequest) -> Sampling:
-    return Sampling.of(
-        temperature=wanted.temperature,
-        top_p=wanted.top_p,
-        top_k=wanted.top_k,
-        min_p=wanted.min_p,
-        repetition_penalty=wanted.repetition_penalty,
-        frequency_penalty=wanted.frequency_penalty,
-        presence_penalty=wanted.presence_penalty,
-        seed=wanted.seed,
-        logprobs=wanted.logprobs,
-        top_logprobs=wanted.top_logprobs,
-        logit_bias=_logit_bias(wanted.logit_bias or {}),
-    )
-
-
-def _logit_bias(biases: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in biases.items()}
-    except ValueError:
-        raise InvalidRequest("logit_bias is keyed by token ids", param="logit_bias") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -48,18 +49,23 @@ def ops(service: Service) -> Blueprint:
 
     @blueprint.get("/v1/models")
     async def models() -> Response:
-        service.check_model(None)
-        info = service.generator.coalescer.info
-        model = {
-            "id": service.model_name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "ds4trio",
-            "context_length": info.longest_sequence,
-        }
-        return json_response({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [_model(service, None)]})
+
+    @blueprint.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        return json_response(_model(service, name))
 
     return blueprint
+
+
+def _model(service: Service, name: str | None) -> dict[str, Any]:
+    return {
+        "id": service.check_model(name),
+        "object": "model",
+        "created": service.created,
+        "owned_by": "ds4trio",
+        "context_length": service.generator.coalescer.info.longest_sequence,
+    }
 
 
 class _BatchingCollector(Collector):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from ds4trio.errors import InvalidRequest
 
-__all__ = ["TextPart", "joined_text", "refuse_unsupported"]
+__all__ = ["TextPart", "asks", "joined_text", "refuse_unsupported"]
 
 
 class TextPart(Protocol):
@@ -43,6 +45,11 @@ def joined_text(
             )
         texts.append(text)
     return "".join(texts)
+
+
+def asks(field: msgspec.Raw) -> bool:
+    """Whether a field that is not served asks for anything at all. It is not even decoded."""
+    return bytes(field).strip() not in (b"null", b"[]", b"{}", b"false", b'"none"', b'"auto"')
 
 
 def refuse_unsupported(asks_too_much: Mapping[str, bool]) -> None:

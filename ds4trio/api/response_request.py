@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ds4trio.api.requests import joined_text, refuse_unsupported
+from ds4trio.api.requests import asks, joined_text, refuse_unsupported
 from ds4trio.api.schemas.responses import InputItem, ResponseCreate
 from ds4trio.errors import InvalidRequest
 from ds4trio.generate import GenerationRequest, Sampling
@@ -50,16 +50,7 @@ def generation_request(wanted: ResponseCreate, conversation: Sequence[Any]) -> G
         messages.insert(0, {"role": "system", "content": wanted.instructions})
     return GenerationRequest(
         messages=messages,
-        sampling=Sampling.of(
-            temperature=wanted.temperature,
-            top_p=wanted.top_p,
-            top_k=wanted.top_k,
-            min_p=wanted.min_p,
-            repetition_penalty=wanted.repetition_penalty,
-            frequency_penalty=wanted.frequency_penalty,
-            presence_penalty=wanted.presence_penalty,
-            seed=wanted.seed,
-        ),
+        sampling=Sampling.of(wanted),
         max_tokens=wanted.max_output_tokens,
         stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
     )
@@ -85,19 +76,19 @@ def _asks_too_much(wanted: ResponseCreate) -> dict[str, bool]:
     text = wanted.text
     return {
         "background": bool(wanted.background),
-        "conversation": wanted.conversation is not None,
-        "context_management": bool(wanted.context_management),
+        "conversation": asks(wanted.conversation),
+        "context_management": asks(wanted.context_management),
         "generate": wanted.generate is False,
         "include": bool(wanted.include),
         "max_tool_calls": wanted.max_tool_calls is not None,
-        "moderation": wanted.moderation is not None,
-        "prompt": wanted.prompt is not None,
-        "reasoning": bool(wanted.reasoning),
+        "moderation": asks(wanted.moderation),
+        "prompt": asks(wanted.prompt),
+        "reasoning": asks(wanted.reasoning),
         "stream_id": wanted.stream_id is not None,
         "text.format": text is not None and text.format is not None and text.format.type != "text",
         "text.verbosity": text is not None and text.verbosity not in (None, "medium"),
-        "tool_choice": wanted.tool_choice not in (None, "none", "auto"),
-        "tools": bool(wanted.tools),
+        "tool_choice": asks(wanted.tool_choice),
+        "tools": asks(wanted.tools),
         "top_logprobs": bool(wanted.top_logprobs),
         "truncation": wanted.truncation not in (None, "disabled"),
     }

@@ -29,7 +29,6 @@ from ds4trio.api.response_request import (
 )
 from ds4trio.api.schemas.responses import ClientEvent, ResponseCancel, ResponseCreate
 from ds4trio.api.service import Service
-from ds4trio.api.transport_websocket import DRAIN
 from ds4trio.api.wire import decode, encode, error_body, error_response
 from ds4trio.errors import (
     ClientStalled,
@@ -52,10 +51,6 @@ MAX_QUEUED = 16
 GOING_AWAY = 1001
 """Close code of a server that stops (RFC 6455, section 7.4.1)."""
 
-DRAIN_SHARE = 0.7
-"""Of the time that a stopping server gives: after it, answers that still run are cut short, so that
-their last events and the close frame still arrive."""
-
 MAX_KEPT = 32
 """Responses of one connection that can still be continued, the latest ones."""
 
@@ -64,10 +59,13 @@ def responses_ws(service: Service) -> Blueprint:
     """The door, as a blueprint."""
     blueprint = Blueprint("responses_ws", __name__)
 
-    @blueprint.get("/v1/responses")
+    @blueprint.route("/v1/responses", methods=["GET", "POST"])
     async def not_a_websocket() -> Response:
         response = error_response(
-            UpgradeRequired("this path is a WebSocket: send an upgrade request")
+            UpgradeRequired(
+                "responses are served over a WebSocket here (client.responses.connect()); "
+                "over plain HTTP use POST /v1/chat/completions"
+            )
         )
         response.headers["Upgrade"] = "websocket"
         return response
@@ -97,13 +95,12 @@ class _Connection:
         self._service = service
         self._socket = socket
         self._outgoing, self._to_send = trio.open_memory_channel[str](0)
-        self._requests, self._to_answer = trio.open_memory_channel[ResponseCreate](MAX_QUEUED)
+        self._requests, self._to_answer = trio.open_memory_channel[tuple[ResponseCreate, int]](
+            MAX_QUEUED
+        )
+        self._queued_characters = 0
         self._conversations: OrderedDict[str, Messages] = OrderedDict()
         self._running: _Running | None = None
-        self._time_is_up = False
-        self._drain = trio.Event()
-        extensions: dict[str, Any] = socket.scope["extensions"]
-        extensions[DRAIN] = self._drain
 
     async def serve(self) -> None:
         """Until the client leaves (Quart then cancels this task) or stops reading."""
@@ -119,18 +116,25 @@ class _Connection:
         while True:
             frame = await self._socket.receive()
             try:
-                if isinstance(frame, bytes):
+                if not isinstance(frame, str):  # an empty binary frame arrives as None
                     raise InvalidRequest("messages are JSON texts, not binary", code="invalid_json")
-                self._take(decode(frame, ClientEvent))  # type: ignore[arg-type]
+                self._take(decode(frame, ClientEvent), len(frame))  # type: ignore[arg-type]
             except WireError as error:
                 await self._send_error(error)
 
-    def _take(self, event: ResponseCreate | ResponseCancel) -> None:
+    def _take(self, event: ResponseCreate | ResponseCancel, characters: int) -> None:
         if isinstance(event, ResponseCancel):
             self._cancel(event.response_id)
             return
+        limit = self._service.settings.max_body_bytes
+        if self._queued_characters and self._queued_characters + characters > limit:
+            raise InvalidRequest(
+                "the requests that wait on this connection are too large together",
+                code="websocket_stream_limit_reached",
+            )
         try:
-            self._requests.send_nowait(event)
+            self._requests.send_nowait((event, characters))
+            self._queued_characters += characters
         except trio.ClosedResourceError:
             raise ServerStopping("the server is stopping") from None
         except trio.WouldBlock:
@@ -182,19 +186,14 @@ class _Connection:
     # -- requests, one at a time
 
     async def _end_when_the_server_does(self) -> None:
-        """Take no more requests, finish those that there are, and cut them off in time."""
-        await self._drain.wait()
+        """Take no more requests; when those that there are have ended, so does the connection."""
+        await self._service.stopping.wait()
         self._requests.close()
-        await trio.sleep(self._service.settings.shutdown_timeout * DRAIN_SHARE)
-        self._time_is_up = True
-        if self._running is not None:
-            self._running.stop()
 
     async def _answer_requests(self) -> None:
-        async for wanted in self._to_answer:
+        async for wanted, characters in self._to_answer:
+            self._queued_characters -= characters
             try:
-                if self._time_is_up:
-                    raise ServerStopping("the server is stopping")
                 await self._answer(wanted)
             except WireError as error:
                 await self._send_error(error)

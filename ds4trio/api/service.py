@@ -20,6 +20,7 @@ class Service:
 
     Attributes:
         settled: set once it is ready or failed.
+        stopping: set when the server has been told to stop.
         failed: set when there is no hope left: the model could not be loaded, or the engine's task
             has ended. ``failure`` then says why in one line.
     """
@@ -29,6 +30,7 @@ class Service:
         self.created = int(time.time())
         self.model_name: str | None = None
         self.settled = trio.Event()
+        self.stopping = trio.Event()
         self.failed = trio.Event()
         self.failure: str | None = None
         self._generator: Generator | None = None

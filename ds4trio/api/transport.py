@@ -28,6 +28,7 @@ from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
+from wsproto.frame_protocol import CloseReason
 
 from ds4trio.api.transport_stream import BoundedStream
 from ds4trio.api.transport_websocket import GuardedWSStream
@@ -57,12 +58,15 @@ class TransportLimits:
         close_timeout: seconds for the parting of both sides, and for the tasks of a connection
             that is over.
         max_connections: connections open at once, all servers of this process together.
+        on_stopping: called when the server begins to stop, once for each connection; then the app
+            ends its WebSockets itself, within the grace period.
         connections: those that are open.
     """
 
     send_timeout: float
     close_timeout: float
     max_connections: int
+    on_stopping: Callable[[], None] | None
     connections: set[GuardedTCPServer] = field(default_factory=set)
 
 
@@ -119,7 +123,10 @@ class GuardedTCPServer(TCPServer):
             await self.stream.finish()
             await self.protocol.handle(Closed())
         else:
-            await super().protocol_send(event)
+            # That a connection is idle is said by a task which may be cancelled by then, since its
+            # request is over; the timer must start all the same.
+            with trio.CancelScope(shield=isinstance(event, Updated)):
+                await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()
@@ -138,8 +145,11 @@ class GuardedTCPServer(TCPServer):
         # which no shield above it can outlast.
         try:
             await self.context.terminated.wait()
-            for stream in self._websockets():
-                await stream.go_away()
+            if self._limits.on_stopping is not None:
+                self._limits.on_stopping()
+            else:
+                for stream in self._websockets():
+                    await stream.hang_up(CloseReason.GOING_AWAY)
             await trio.sleep_forever()
         finally:
             self.stream.abort()
@@ -205,6 +215,7 @@ def harden_hypercorn(
     max_message_bytes: int,
     close_timeout: float = 2.0,
     max_connections: int = 1024,
+    on_stopping: Callable[[], None] | None = None,
 ) -> None:
     """Make every trio worker that this process starts from now on use the guarded classes.
 
@@ -217,12 +228,14 @@ def harden_hypercorn(
             with close code 1009.
         close_timeout: seconds for the parting of both sides of a connection.
         max_connections: connections open at once; others are answered 503.
+        on_stopping: called when the server begins to stop, once for each connection; the app then
+            ends its WebSockets itself. Without it they are closed at once, with code 1001.
 
     Raises:
         RuntimeError: this hypercorn is not built as these classes expect, so that they could not
             protect it.
     """
-    limits = TransportLimits(send_timeout, close_timeout, max_connections)
+    limits = TransportLimits(send_timeout, close_timeout, max_connections, on_stopping)
     server = partial(GuardedTCPServer, limits=limits)
     websocket = partial(
         GuardedWSStream,

@@ -24,11 +24,7 @@ from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMes
 from wsproto.events import Event as WSProtoEvent
 from wsproto.frame_protocol import CloseReason
 
-__all__ = ["DRAIN", "GuardedWSStream", "MessageBuffer"]
-
-DRAIN = "ds4trio.drain"
-"""An app that puts a ``trio.Event`` under this name into ``scope["extensions"]`` has it set when
-the server begins to stop, and then ends its WebSocket itself, within the grace period."""
+__all__ = ["GuardedWSStream", "MessageBuffer"]
 
 
 class MessageBuffer(WebsocketBuffer):
@@ -118,14 +114,6 @@ class GuardedWSStream(WSStream):
     def handshake_refused(self) -> bool:
         """Whether the request was no valid handshake, so that no app serves it."""
         return self.closed and self.app_put is None
-
-    async def go_away(self) -> None:
-        """The server begins to stop: say goodbye, unless the app wants to do so itself."""
-        drain: Any = self.scope["extensions"].get(DRAIN)
-        if drain is not None:
-            drain.set()
-        else:
-            await self.hang_up(CloseReason.GOING_AWAY)
 
     async def hang_up(self, code: CloseReason) -> None:
         """Send a close frame with ``code``, then end the connection; the app sees a disconnect."""

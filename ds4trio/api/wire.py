@@ -38,7 +38,10 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
 
 
 def _validation_error(error: msgspec.ValidationError) -> InvalidRequest:
-    message, _, path = str(error).partition(" - at ")
+    message, found, path = str(error).rpartition(" - at ")
+    if not found:
+        message, path = path, ""
+    message, path = message[:300], path.removeprefix("`key` in ")[:200]
     unknown = re.search(r"unknown field `(.*)`$", message)
     param = path.strip("`").removeprefix("$").lstrip(".") or None
     if unknown:
@@ -78,6 +81,12 @@ def error_response(error: WireError) -> Response:
     return response
 
 
+_NOT_SERVED = {
+    404: "there is nothing at this path; docs/api.md lists what there is",
+    405: "this path is not served with this method; docs/api.md lists what there is",
+}
+
+
 def handle_errors(app: QuartTrio) -> None:
     """Make every failure of a request an error in OpenAI's shape, never a traceback."""
 
@@ -90,7 +99,7 @@ def handle_errors(app: QuartTrio) -> None:
         if isinstance(error, RequestEntityTooLarge):
             return error_response(PayloadTooLarge("the request body is too large"))
         body = {
-            "message": error.description or error.name,
+            "message": _NOT_SERVED.get(error.code or 0, error.description or error.name),
             "type": "invalid_request_error",
             "param": None,
             "code": error.name.lower().replace(" ", "_"),

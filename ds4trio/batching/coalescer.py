@@ -145,13 +145,16 @@ class Coalescer:
             while True:
                 await self._gather()
                 plan = self._plan()
-                if not plan.rows:
-                    raise AssertionError("sessions wait, and none of them can go on")
-                await self._step(plan)
+                if plan.rows:
+                    await self._step(plan)
         finally:
-            self._stopped = True
-            for session in self._sessions.values():
-                session.fail(ServerStopping("the server is stopping"))
+            self.stop()
+
+    def stop(self) -> None:
+        """Take no more sessions, and end those that are open with ``ServerStopping``."""
+        self._stopped = True
+        for session in self._sessions.values():
+            session.fail(ServerStopping("the server is stopping"))
 
     def _ring(self) -> None:
         with contextlib.suppress(trio.WouldBlock):
@@ -177,16 +180,27 @@ class Coalescer:
 
     def _plan(self) -> Plan:
         plan = plan_step(self._sessions.values(), self._engine.free_pages, self._budget)
+        if not plan.rows:
+            raise AssertionError("sessions wait, and none of them can go on")
         for session in plan.preempted:
             self.stats.preemptions += session.opened_in_engine
             self._close_in_engine(session)
             session.preempted()
+        plan.rows = [(session, item) for session, item in plan.rows if self._opened(session)]
         for session, _ in plan.rows:
-            if not session.opened_in_engine:
-                self._engine.open(session.id, session.sampling)
-                session.opened_in_engine = True
             session.state = SlotState.IN_FLIGHT
         return plan
+
+    def _opened(self, session: Session) -> bool:
+        """Make sure that the engine knows the session; one that it refuses ends alone."""
+        if not session.opened_in_engine:
+            try:
+                self._engine.open(session.id, session.sampling)
+            except WireError as error:
+                session.fail(error)
+                return False
+            session.opened_in_engine = True
+        return True
 
     async def _step(self, plan: Plan) -> None:
         items = [item for _, item in plan.rows]

@@ -8,6 +8,7 @@ always go on, and so everyone ends.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -100,18 +101,23 @@ class _Room:
         self._running = [session for session in holders if session.runnable]
 
     def make(self, session: Session, count: int) -> bool:
-        """Take the pages for ``count`` more tokens, from other sessions if need be."""
+        """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
         needed = session.info.pages_for(session.evaluated + count) - session.pages_held
-        while needed > self.free:
-            if self._at_rest:
-                victim = self._at_rest.pop()
-            elif self._running and self._running[-1].arrival > session.arrival:
-                victim = self._running.pop()
-            else:
-                return False
-            self.preempted.append(victim)
-            self.free += victim.pages_held + self._taken.pop(victim.id, 0)
-        self.free -= needed
+        victims: list[Session] = []
+        free = self.free
+        younger = (other for other in reversed(self._running) if other.arrival > session.arrival)
+        for victim in itertools.chain(reversed(self._at_rest), younger):
+            if needed <= free:
+                break
+            victims.append(victim)
+            free += victim.pages_held + self._taken.get(victim.id, 0)
+        if needed > free:
+            return False
+        for victim in victims:
+            (self._running if victim.runnable else self._at_rest).remove(victim)
+            self._taken.pop(victim.id, None)
+        self.preempted.extend(victims)
+        self.free = free - needed
         self._taken[session.id] = needed
         if not session.opened_in_engine:
             bisect.insort(self._running, session, key=lambda session: session.arrival)

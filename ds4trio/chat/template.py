@@ -114,7 +114,7 @@ class ChatTemplate:
         except Exception as error:
             # A template is a program of the model's makers: what it does with messages that they
             # did not think of can fail in any way.
-            log.info("the chat template failed", exc_info=True)
+            log.debug("the chat template failed", exc_info=True)
             raise InvalidRequest(
                 f"The model's chat template cannot write these messages: {_first_line(error)}",
                 param="messages",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable
@@ -75,8 +76,15 @@ class Tokenizer:
         native = self._native
         if not special and self._marker is not None and self._marker.search(text):
             native = self._literal_native()
-        ids: list[int] = native.encode(text, add_special_tokens=False).ids
+        # Of the native calls only those for batches let other threads run meanwhile.
+        (encoding,) = native.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """No token stands for more bytes of text than this."""
+        return max(len(token.encode("utf-8")) for token in self._native.get_vocab())
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact text in the vocabulary; None if there is none."""

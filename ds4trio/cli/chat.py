@@ -35,9 +35,9 @@ __all__ = ["chat"]
 @click.option(
     "--temperature",
     type=click.FloatRange(0, 2),
-    default=0.3,
+    default=0,
     show_default=True,
-    help="0 always takes the likeliest word; more is more varied.",
+    help="0 always takes the likeliest words, which suits small models; more is more varied.",
 )
 @click.option("--max-output-tokens", type=click.IntRange(min=1), help="The longest answer.")
 @click.pass_context

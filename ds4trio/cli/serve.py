@@ -26,15 +26,14 @@ __all__ = ["serve"]
 
 def _option(field: Field) -> click.Option:
     """A setting as a flag. Values stay text: ``Settings.load`` alone checks them."""
-    flag: dict[str, Any] = {"default": None, "help": f"{field.help}  [{field.variable}]"}
+    shown = "" if field.default in ("", ()) else f"  [default: {field.default}]"
+    flag: dict[str, Any] = {"default": None, "help": f"{field.help}  [{field.variable}]{shown}"}
     if field.type is bool:
         return click.Option([f"{field.flag}/--no-{field.flag[2:]}"], **flag)
     if field.multiple:
         return click.Option([field.flag], multiple=True, **flag)
     if field.choices:
         return click.Option([field.flag], type=click.Choice(field.choices), **flag)
-    if field.default != "":
-        flag["help"] += f"  [default: {field.default}]"
     return click.Option([field.flag], type=str, metavar="VALUE", **flag)
 
 
@@ -44,7 +43,7 @@ def _serve(ctx: click.Context, /, **flags: Any) -> None:
     try:
         settings = Settings.load(os.environ, given)
     except SettingsError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.ClickException(str(error)) from None
     try:
         with TerminalProgress() as progress:
             resolve(settings.model, progress=progress)
@@ -82,7 +81,7 @@ async def _run(settings: Settings) -> int:
             open_sockets.enter_context(sock)
             sock.listen(config.backlog)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, stop)
+            nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
             nursery.start_soon(_stop_on_failure, service, stop)
             await worker_serve(
                 wrap_app(app, 0, "asgi"), config, sockets=sockets, shutdown_trigger=stop.wait
@@ -91,9 +90,12 @@ async def _run(settings: Settings) -> int:
     return 1 if service.failure is not None else 0
 
 
-async def _stop_on_signal(stop: trio.Event) -> None:
+async def _stop_on_signal(stop: trio.Event, server: trio.CancelScope) -> None:
+    """The first signal lets answers end, the second does not."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
+            if stop.is_set():
+                server.cancel()
             stop.set()
 
 

@@ -75,6 +75,7 @@ class Engine:
         kv_memory: bytes for keys and values, taken from the system as they come into use; None for
             what the machine can spare.
         page_size: positions in a page. Multiples of 16 keep a row's bits the same in any company.
+        threads: CPU threads of an operation, for the whole process; None leaves torch's choice.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
@@ -91,7 +92,10 @@ class Engine:
         context_length: int | None = None,
         kv_memory: int | None = None,
         page_size: int = 16,
+        threads: int | None = None,
     ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         place = _device(device)
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)

@@ -64,5 +64,16 @@ async def test_an_answer_without_end_is_cut_in_time_and_says_so() -> None:
         await socket.until_type("response.output_text.delta")
         api.server.stop.set()
         response = await socket.finish()
-        assert response["incomplete_details"] == {"reason": "cancelled"}
+        assert response["error"]["code"] == "server_stopping"
         assert await close_code(socket) == 1001
+
+
+async def test_an_event_stream_without_end_is_told_why_it_ends() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, shutdown_timeout=1.0) as api:
+        async with api.chunks(max_tokens=100_000) as chunks:
+            seen = []
+            async for chunk in chunks:
+                seen.append(chunk)
+                api.server.stop.set()
+        assert seen[-1]["error"]["code"] == "server_stopping"

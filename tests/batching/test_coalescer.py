@@ -312,6 +312,18 @@ async def test_a_refused_item_fails_alone() -> None:
     assert good == expected([1], 30)
 
 
+async def test_a_session_that_the_engine_will_not_open_fails_alone() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        good: list[int] = []
+        nursery.start_soon(answer, coalescer, [1], 30, good)
+        async with coalescer.session(SamplingParams(logit_bias={97: 1.0})) as refused:
+            refused.start([2], max_new_tokens=3, stop_tokens=frozenset())
+            with pytest.raises(TokenOutOfVocabulary):
+                await refused.receive()
+    assert good == expected([1], 30)
+
+
 async def test_what_cannot_be_evaluated_is_refused_at_once() -> None:
     engine = FakeEngine(pages=4, page_size=4, context_length=100)
     async with running(engine) as coalescer, coalescer.session(SAMPLING) as session:

@@ -229,7 +229,6 @@ async def test_a_conversation_at_a_terminal(prelude: str) -> None:
         await screen.until("> ")
 
         await screen.type("half a lin\x03")
-        await screen.until("Ctrl-C again")
         await screen.until("> ")
         await screen.type("and then?\n")
         await screen.until("You said: and then?")
@@ -242,6 +241,12 @@ async def test_a_conversation_at_a_terminal(prelude: str) -> None:
         assert "\x1b[31m" not in screen.transcript
 
         await screen.type("\x03")
+        await screen.until("Ctrl-C again")
+        await screen.until("> ")
+        await screen.type("cleared\x03")
+        await screen.until("> ")
+        await screen.type("\x03")
+        await screen.until("Ctrl-C again")
         await screen.until("> ")
         await screen.type("\x03")
         assert await screen.process.wait() == 0

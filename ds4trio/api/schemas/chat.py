@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,11 @@ __all__ = ["ChatRequest", "ContentPart", "Message", "StreamOptions"]
 
 Metadata = dict[str, str] | None
 
+StopText = Annotated[str, Meta(max_length=1000)]
+
+NOTHING = msgspec.Raw(b"null")
+"""Fields of this type are refused unless empty, so what they hold is not decoded."""
+
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     """A part of a message. Only text parts can be answered by a text model."""
@@ -18,9 +23,25 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     type: str
     text: str | None = None
     refusal: str | None = None
-    image_url: Any = None
-    input_audio: Any = None
-    file: Any = None
+    image_url: msgspec.Raw = NOTHING
+    input_audio: msgspec.Raw = NOTHING
+    file: msgspec.Raw = NOTHING
+
+
+class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
+    """What a tool call of an earlier answer called."""
+
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool call of an earlier answer, for the template to render."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: str = "function"
+    index: int | None = None
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,13 +50,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    audio: Any = None
-    annotations: Any = None
-    function_call: Any = None
+    audio: msgspec.Raw = NOTHING
+    annotations: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,11 +89,11 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
     top_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[int, float] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
 
     top_k: int | None = None
     min_p: float | None = None
@@ -88,14 +109,14 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     n: int | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: msgspec.Raw = NOTHING
+    tool_choice: msgspec.Raw = NOTHING
     parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    function_call: Any = None
+    functions: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
     modalities: list[str] | None = None
-    audio: Any = None
-    prediction: Any = None
+    audio: msgspec.Raw = NOTHING
+    prediction: msgspec.Raw = NOTHING
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    web_search_options: Any = None
+    web_search_options: msgspec.Raw = NOTHING

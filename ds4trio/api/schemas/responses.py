@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from ds4trio.api.schemas.chat import NOTHING, StopText
 
 __all__ = [
     "ClientEvent",
@@ -22,14 +24,14 @@ class InputPart(msgspec.Struct, forbid_unknown_fields=True):
     type: str
     text: str | None = None
     refusal: str | None = None
-    annotations: Any = None
-    logprobs: Any = None
-    image_url: Any = None
-    file_id: Any = None
-    file_data: Any = None
-    file_url: Any = None
-    filename: Any = None
-    detail: Any = None
+    annotations: msgspec.Raw = NOTHING
+    logprobs: msgspec.Raw = NOTHING
+    image_url: msgspec.Raw = NOTHING
+    file_id: msgspec.Raw = NOTHING
+    file_data: msgspec.Raw = NOTHING
+    file_url: msgspec.Raw = NOTHING
+    filename: msgspec.Raw = NOTHING
+    detail: msgspec.Raw = NOTHING
 
 
 class InputItem(msgspec.Struct):
@@ -81,7 +83,7 @@ class ResponseCreate(
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
 
     store: bool | None = None
     user: str | None = None
@@ -93,21 +95,21 @@ class ResponseCreate(
     stream: bool | None = None
 
     background: bool | None = None
-    conversation: Any = None
+    conversation: msgspec.Raw = NOTHING
     generate: bool | None = None
     include: list[str] | None = None
     max_tool_calls: int | None = None
     parallel_tool_calls: bool | None = None
-    prompt: Any = None
-    reasoning: Any = None
+    prompt: msgspec.Raw = NOTHING
+    reasoning: msgspec.Raw = NOTHING
     stream_id: str | None = None
     text: TextConfig | None = None
-    tool_choice: Any = None
-    tools: list[Any] | None = None
+    tool_choice: msgspec.Raw = NOTHING
+    tools: msgspec.Raw = NOTHING
     top_logprobs: int | None = None
     truncation: str | None = None
-    context_management: Any = None
-    moderation: Any = None
+    context_management: msgspec.Raw = NOTHING
+    moderation: msgspec.Raw = NOTHING
 
 
 class ResponseCancel(

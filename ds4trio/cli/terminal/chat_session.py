@@ -137,8 +137,11 @@ class ChatSession:
     async def _read_line(self) -> None:
         try:
             line = await self._lines.read()
-        except Interrupted:
-            self._interrupt_prompt()
+        except Interrupted as interruption:
+            if interruption.typed:
+                self._warned = False  # it cleared the line, and that was all it was for
+            else:
+                self._interrupt_prompt()
             return
         except (OSError, ValueError) as error:
             self._screen.error(f"cannot read the input: {error}")
@@ -190,7 +193,8 @@ class ChatSession:
                 await self._wait_for_model(question, error)
         else:
             self._screen.end_answer(_remark(answer.summary))
-            self._question = self._unanswered = None
+            self._unanswered = question.text if answer.stopping else None
+            self._question = None
         finally:
             self._answer = None
 

@@ -6,6 +6,7 @@ Nothing here knows what is said over the connection.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -216,6 +217,8 @@ def _reason(error: BaseException) -> str:
         return _reason(error.exceptions[0])
     if error.__cause__ is not None:
         return _reason(error.__cause__)
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError):
+        return "it does not speak TLS as expected; is it http:// and not https://?"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)  # trio's own text repeats the address
     said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)

@@ -21,7 +21,15 @@ CTRL_C: Final = "\x03"
 
 
 class Interrupted(Exception):
-    """Ctrl-C at the prompt. The line typed so far is gone."""
+    """Ctrl-C at the prompt. The line typed so far is gone.
+
+    Args:
+        typed: there was one.
+    """
+
+    def __init__(self, typed: bool) -> None:
+        super().__init__("Ctrl-C")
+        self.typed = typed
 
 
 class Lines(Protocol):
@@ -87,7 +95,7 @@ class TerminalLines:
         """As :meth:`Lines.read`."""
         line = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
         if line is not None and CTRL_C in line:
-            raise Interrupted
+            raise Interrupted(typed=bool(line.replace(CTRL_C, "").strip()))
         return line
 
     def _read(self) -> str | None:

@@ -144,7 +144,7 @@ async def test_ctrl_c_at_the_prompt_warns_and_twice_leaves(as_signal: bool) -> N
                 signal.raise_signal(signal.SIGINT)
                 await trio.testing.wait_all_tasks_blocked()
             else:
-                await chat.type(Interrupted())
+                await chat.type(Interrupted(typed=False))
 
         await chat.type("one")
         await press()
