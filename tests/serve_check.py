@@ -19,7 +19,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import IO
+
+STATIC = Path(__file__).parent.parent / "static"
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
@@ -98,8 +101,9 @@ def check(command: str) -> None:
         links = _Links()
         links.feed(page)
         assert (status, bool(links.found)) == (200, True), "the page is missing"
-        for link in links.found:
-            assert get(f"{address}/{link}")[0] == 200, f"the page's file {link} is missing"
+        files = {*links.found, *(file.name for file in STATIC.iterdir())}
+        for name in sorted(files):
+            assert get(f"{address}/{name}")[0] == 200, f"the page's file {name} is missing"
         question = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
         request = urllib.request.Request(
             f"{address}/v1/chat/completions",
@@ -112,7 +116,7 @@ def check(command: str) -> None:
         os.killpg(process.pid, signal.SIGTERM)
         code = process.wait(STOP_SECONDS)
         assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), f"it ended with {code}"
-        print(f"{command}\n  the page and {len(links.found)} files; {answer!r}; ended with {code}")
+        print(f"{command}\n  the page and {len(files)} files; {answer!r}; ended with {code}")
 
 
 if __name__ == "__main__":

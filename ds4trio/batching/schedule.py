@@ -41,10 +41,6 @@ class Plan:
     rows: list[tuple[Session, StepItem]] = field(default_factory=list)
     preempted: list[Session] = field(default_factory=list)
 
-    @property
-    def decode_rows(self) -> int:
-        return sum(1 for _, item in self.rows if not item.tokens)
-
 
 def plan_step(sessions: Iterable[Session], free_pages: int, budget: Budget) -> Plan:
     """Choose the rows of the next step. Reads the sessions and changes none of them.
