@@ -192,6 +192,7 @@ def load_generator(settings: Settings) -> tuple[Generator, str]:
         kv_memory=settings.kv_memory_bytes,
         page_size=settings.page_size,
         threads=settings.threads or None,
+        prefix_cache=settings.prefix_cache,
     )
     tokenizer = Tokenizer.load(model.tokenizer_path)
     generator = Generator(

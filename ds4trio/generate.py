@@ -57,12 +57,15 @@ class GenerationRequest:
         messages: the conversation, each with ``role`` and ``content`` (text).
         max_tokens: most tokens of the answer, or None for the server's default.
         stop: texts that end the answer; they are not part of it.
+        cache_salt: cached beginnings are shared only between requests of the same salt, so that
+            how fast an answer comes tells nobody what others have asked.
     """
 
     messages: Sequence[Mapping[str, Any]]
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: Sequence[str] = ()
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Prompt:
     sampling: SamplingParams
     max_tokens: int
     stop: tuple[str, ...]
+    cache_salt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,7 @@ class Generator:
             sampling=request.sampling.params(len(tokens)),
             max_tokens=request.max_tokens or self._default_max_tokens,
             stop=tuple(request.stop),
+            cache_salt=request.cache_salt,
         )
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -216,7 +221,8 @@ class Generator:
             raise InternalError("the server failed; its log says why") from error
 
     async def _generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        async with self.coalescer.session(prompt.sampling) as session:
+        opened = self.coalescer.session(prompt.sampling, cache_salt=prompt.cache_salt)
+        async with opened as session:
             session.start(
                 prompt.tokens, max_new_tokens=prompt.max_tokens, stop_tokens=self._stop_tokens
             )
@@ -301,7 +307,7 @@ def _finished(
     decode = last - first
     return Finished(
         reason,
-        Usage(len(prompt.tokens), output_tokens),
+        Usage(len(prompt.tokens), output_tokens, session.reused_at_first or 0),
         Timings(
             queue_seconds=started - times.opened,
             first_token_seconds=first - times.opened,

@@ -53,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1024, description="positions in one page of the KV cache")
     ] = 16
 
+    prefix_cache: Annotated[
+        bool, Meta(description="evaluate the common beginning of conversations only once")
+    ] = True
+
     batching: Annotated[
         bool, Meta(description="evaluate the sessions of one step together, or one at a time")
     ] = True

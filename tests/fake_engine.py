@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from ds4trio.engine.step import (
     EngineInfo,
@@ -35,6 +36,14 @@ def expected(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+@dataclass(frozen=True)
+class _Page:
+    """What a page is known by: its salt and all tokens to its end, or its only owner."""
+
+    owner: str | int
+    tokens: tuple[int, ...]
+
+
 class FakeEngine:
     """Implements ``EngineLike`` and checks how it is used.
 
@@ -58,14 +67,58 @@ class FakeEngine:
         self.in_step = threading.Event()
         self.sequences: dict[int, list[int]] = {}
         self._drawn: dict[int, int] = {}
+        self._salts: dict[int, str] = {}
+        self._known: dict[_Page, None] = {}
 
     @property
     def free_pages(self) -> int:
-        held = sum(self.info.pages_for(len(tokens)) for tokens in self.sequences.values())
-        return self.info.total_pages - held
+        return self.free_pages_without(())
 
-    def open(self, sequence: int, sampling: SamplingParams) -> None:
+    def free_pages_without(self, sequences: Collection[int]) -> int:
+        return self.info.total_pages - len(self._held(sequences))
+
+    def _held(self, without: Collection[int] = ()) -> set[_Page]:
+        """Pages of the open sequences; those with the same beginning share full pages."""
+        return {
+            page
+            for sequence in self.sequences
+            if sequence not in without
+            for page in self._pages(sequence)
+        }
+
+    def _pages(self, sequence: int) -> list[_Page]:
+        tokens, size = self.sequences[sequence], self.info.page_size
+        full = len(tokens) // size
+        pages = [
+            _Page(self._salts[sequence], tuple(tokens[: (number + 1) * size]))
+            for number in range(full)
+        ]
+        return pages + [_Page(sequence, ())] * (len(tokens) % size > 0)
+
+    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
         self._check_idle()
+        size, found = self.info.page_size, 0
+        while found + size < len(tokens):
+            if _Page(self._salts[sequence], tuple(tokens[: found + size])) not in self._known:
+                break
+            found += size
+        self.sequences[sequence].extend(tokens[:found])
+        return found
+
+    def _remember(self) -> None:
+        """Keep what was evaluated, as far as there is room beside what is held."""
+        held = self._held()
+        for page in held:
+            if page.tokens:
+                self._known.pop(page, None)
+                self._known[page] = None
+        loose = [page for page in self._known if page not in held]
+        for page in loose[: max(0, len(loose) + len(held) - self.info.total_pages)]:
+            del self._known[page]
+
+    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+        self._check_idle()
+        self._salts[sequence] = cache_salt
         if any(token >= self.info.vocab_size for token in sampling.logit_bias):
             raise TokenOutOfVocabulary("a bias for a token that there is not")
         if sequence in self.sequences:
@@ -89,6 +142,7 @@ class FakeEngine:
                 raise RuntimeError("planted fault")
             assert len({item.sequence for item in items}) == len(items)
             outcomes = tuple(self._evaluate(item) for item in items)
+            self._remember()
             assert self.free_pages >= 0, "the plan used more pages than there are"
             return StepResult(outcomes, self.free_pages, 0.001)
         finally:

@@ -18,7 +18,7 @@ from ds4trio.api.wire import error_response
 from ds4trio.errors import InvalidApiKey, OriginNotAllowed, WireError
 from ds4trio.settings import Settings
 
-__all__ = ["KEY_SUBPROTOCOL", "SUBPROTOCOL", "guard"]
+__all__ = ["KEY_SUBPROTOCOL", "SUBPROTOCOL", "guard", "tenant"]
 
 SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
@@ -61,6 +61,11 @@ def guard(app: QuartTrio, settings: Settings) -> None:
         if settings.allow_origin:
             response.headers.add("Vary", "Origin")
         return response
+
+
+def tenant(connection: BaseRequestWebsocket, cache_salt: str | None) -> str:
+    """Whose cached beginnings a request may share: its key's, and within that its own salt's."""
+    return "\0".join([*_offered_keys(connection), cache_salt or ""])
 
 
 def _refusal(connection: BaseRequestWebsocket, settings: Settings) -> WireError | None:

@@ -93,6 +93,7 @@ class _BatchingCollector(Collector):
             "steps": ("steps that succeeded", stats.steps),
             "batch_rows": ("sessions in those steps, added up", stats.rows),
             "prefill_tokens": ("prompt tokens evaluated", stats.prefill_tokens),
+            "cached_tokens": ("prompt tokens found in the prefix cache", stats.cached_tokens),
             "sampled_tokens": ("tokens drawn", stats.sampled_tokens),
             "engine_seconds": ("seconds inside the engine", stats.engine_seconds),
             "failed_steps": ("steps that failed", stats.failed_steps),

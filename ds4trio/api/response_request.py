@@ -36,7 +36,9 @@ def input_messages(wanted: ResponseCreate) -> Messages:
     return tuple(_message(item, f"input[{index}]") for index, item in enumerate(wanted.input))
 
 
-def generation_request(wanted: ResponseCreate, conversation: Sequence[Any]) -> GenerationRequest:
+def generation_request(
+    wanted: ResponseCreate, conversation: Sequence[Any], cache_salt: str
+) -> GenerationRequest:
     """The request for a conversation that already ends with the new messages.
 
     Instructions come first and hold for this response alone, as in OpenAI's API.
@@ -53,6 +55,7 @@ def generation_request(wanted: ResponseCreate, conversation: Sequence[Any]) -> G
         sampling=Sampling.of(wanted),
         max_tokens=wanted.max_output_tokens,
         stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
+        cache_salt=cache_salt,
     )
 
 

@@ -19,7 +19,7 @@ import trio
 from quart import Blueprint, Response, websocket
 from quart.wrappers import Websocket
 
-from ds4trio.api.auth import SUBPROTOCOL
+from ds4trio.api.auth import SUBPROTOCOL, tenant
 from ds4trio.api.response_events import ResponseEvents
 from ds4trio.api.response_request import (
     PARAMS,
@@ -217,7 +217,8 @@ class _Connection:
         generator = self._service.generator
         conversation = self._earlier(wanted) + input_messages(wanted)
         try:
-            prompt = await generator.prepare(generation_request(wanted, conversation))
+            salt = tenant(self._socket, wanted.cache_salt)
+            prompt = await generator.prepare(generation_request(wanted, conversation, salt))
         except WireError as error:
             error.param = PARAMS.get(error.param, error.param)
             raise

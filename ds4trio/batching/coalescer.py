@@ -102,7 +102,9 @@ class Coalescer:
             )
 
     @contextlib.asynccontextmanager
-    async def session(self, sampling: SamplingParams) -> AsyncIterator[Session]:
+    async def session(
+        self, sampling: SamplingParams, *, cache_salt: str = ""
+    ) -> AsyncIterator[Session]:
         """A slot for the length of the block, first come, first served.
 
         Leaving the block, in whatever way, is the cancellation: the rows leave the batch at the
@@ -119,7 +121,9 @@ class Coalescer:
             await self._slots.acquire()
         finally:
             self._waiting -= 1
-        session = Session(next(self._ids), sampling, self.info, self._ring, times)
+        session = Session(
+            next(self._ids), sampling, self.info, self._ring, times, cache_salt=cache_salt
+        )
         self._sessions[session.id] = session
         times.started = trio.current_time()
         try:
@@ -179,28 +183,48 @@ class Coalescer:
         return sum(session.live for session in self._sessions.values())
 
     def _plan(self) -> Plan:
-        plan = plan_step(self._sessions.values(), self._engine.free_pages, self._budget)
+        self._open_newcomers()
+        if not self._runnable():
+            return Plan()  # the engine refused those that there were
+        plan = plan_step(self._sessions.values(), self._engine.free_pages_without, self._budget)
         if not plan.rows:
             raise AssertionError("sessions wait, and none of them can go on")
         for session in plan.preempted:
-            self.stats.preemptions += session.opened_in_engine
             self._close_in_engine(session)
             session.preempted()
-        plan.rows = [(session, item) for session, item in plan.rows if self._opened(session)]
+            self.stats.preemptions += 1
         for session, _ in plan.rows:
             session.state = SlotState.IN_FLIGHT
         return plan
 
-    def _opened(self, session: Session) -> bool:
-        """Make sure that the engine knows the session; one that it refuses ends alone."""
-        if not session.opened_in_engine:
-            try:
-                self._engine.open(session.id, session.sampling)
-            except WireError as error:
-                session.fail(error)
-                return False
-            session.opened_in_engine = True
-        return True
+    def _open_newcomers(self) -> None:
+        """Open the runnable sessions, so that they hold what is cached of their beginnings.
+
+        One that was preempted waits until there is room for all of it, lest it give its pages up
+        again at once; the oldest never waits.
+        """
+        waiting = [session for session in self._sessions.values() if session.runnable]
+        oldest = min((session.arrival for session in waiting), default=0)
+        for session in waiting:
+            if session.opened_in_engine:
+                continue
+            needed = self.info.pages_for(len(session.tokens) + 1) + len(waiting)
+            if (
+                not session.was_preempted
+                or session.arrival == oldest
+                or needed <= self._engine.free_pages
+            ):
+                self._open_in_engine(session)
+
+    def _open_in_engine(self, session: Session) -> None:
+        """Make the session known to the engine; one that it refuses ends alone."""
+        try:
+            self._engine.open(session.id, session.sampling, cache_salt=session.cache_salt)
+        except WireError as error:
+            session.fail(error)
+            return
+        session.opened(self._engine.reuse(session.id, session.tokens))
+        self.stats.cached_tokens += session.reused
 
     async def _step(self, plan: Plan) -> None:
         items = [item for _, item in plan.rows]

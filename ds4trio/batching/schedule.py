@@ -7,9 +7,8 @@ always go on, and so everyone ends.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from ds4trio.batching.session import Session, SlotState
@@ -42,13 +41,18 @@ class Plan:
     preempted: list[Session] = field(default_factory=list)
 
 
-def plan_step(sessions: Iterable[Session], free_pages: int, budget: Budget) -> Plan:
+FreePages = Callable[[Collection[int]], int]
+"""Pages that would be free if these sequences were closed."""
+
+
+def plan_step(sessions: Iterable[Session], free_pages: FreePages, budget: Budget) -> Plan:
     """Choose the rows of the next step. Reads the sessions and changes none of them.
 
-    Where any session is runnable, the plan has at least one row.
+    Only sessions that are open in the engine take part. If the oldest runnable one does, the plan
+    has at least one row.
     """
     by_age = sorted(sessions, key=lambda session: session.arrival)
-    runnable = [session for session in by_age if session.runnable]
+    runnable = [session for session in by_age if session.runnable and session.opened_in_engine]
     room = _Room(by_age, free_pages)
     plan = Plan(preempted=room.preempted)
     if budget.sessions == 1:
@@ -69,7 +73,7 @@ def plan_step(sessions: Iterable[Session], free_pages: int, budget: Budget) -> P
         if tokens_left <= 0 or len(plan.rows) >= budget.sessions:
             break
         count = min(tokens_left, session.waiting)
-        if session.evaluated == 0 and plan.rows and not room.has_spare(session, len(plan.rows)):
+        if not session.begun and plan.rows and not room.has_spare(session, len(plan.rows)):
             break  # it would soon have to give its pages back; those behind it wait their turn too
         if not _place(session, count, plan, room):
             break
@@ -88,9 +92,9 @@ def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
 class _Room:
     """The free pages as the plan grows, and the sessions that gave theirs up for it."""
 
-    def __init__(self, by_age: list[Session], free_pages: int) -> None:
-        self.free = free_pages
+    def __init__(self, by_age: list[Session], free_pages: FreePages) -> None:
         self.preempted: list[Session] = []
+        self._free_pages = free_pages
         self._taken: dict[int, int] = {}
         holders = [session for session in by_age if session.opened_in_engine]
         self._at_rest = [session for session in holders if not session.runnable]
@@ -98,27 +102,28 @@ class _Room:
 
     def make(self, session: Session, count: int) -> bool:
         """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
-        needed = session.info.pages_for(session.evaluated + count) - session.pages_held
-        victims: list[Session] = []
-        free = self.free
+        needed = session.pages_for_next(count)
+        gone = list(self.preempted)
         younger = (other for other in reversed(self._running) if other.arrival > session.arrival)
         for victim in itertools.chain(reversed(self._at_rest), younger):
-            if needed <= free:
+            if needed <= self._free(gone):
                 break
-            victims.append(victim)
-            free += victim.pages_held + self._taken.get(victim.id, 0)
-        if needed > free:
+            gone.append(victim)
+        if needed > self._free(gone):
             return False
-        for victim in victims:
+        for victim in gone[len(self.preempted) :]:
             (self._running if victim.runnable else self._at_rest).remove(victim)
-            self._taken.pop(victim.id, None)
-        self.preempted.extend(victims)
-        self.free = free - needed
+            self.preempted.append(victim)
         self._taken[session.id] = needed
-        if not session.opened_in_engine:
-            bisect.insort(self._running, session, key=lambda session: session.arrival)
         return True
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""
-        return session.info.pages_for(len(session.tokens) + 1) + decoding <= self.free
+        needed = session.pages_for_next(session.waiting + 1)
+        return needed + decoding <= self._free(self.preempted)
+
+    def _free(self, gone: list[Session]) -> int:
+        """Free pages when these are gone, less what the plan has given to others."""
+        closed = {session.id for session in gone}
+        taken = sum(pages for holder, pages in self._taken.items() if holder not in closed)
+        return self._free_pages(closed) - taken

@@ -91,6 +91,10 @@ class Session:
         last_is_drawn: the last token was drawn and has not been evaluated yet.
         last_is_on_device: moreover the engine still holds it, so it need not be sent.
         opened_in_engine: the engine knows the sequence.
+        cache_salt: it shares cached beginnings only with sessions of the same salt.
+        reused: how many of ``evaluated`` came from the prefix cache when it was opened.
+        reused_at_first: the same, the first time (it may be opened anew after a preemption).
+        was_preempted: its pages were taken at least once.
     """
 
     id: int
@@ -98,6 +102,7 @@ class Session:
     info: EngineInfo
     notify: Callable[[], None]
     times: SessionTimes
+    cache_salt: str = ""
     arrival: int = field(default_factory=itertools.count().__next__)
     state: SlotState = SlotState.FREE
     tokens: list[int] = field(default_factory=list)
@@ -105,6 +110,9 @@ class Session:
     last_is_drawn: bool = False
     last_is_on_device: bool = False
     opened_in_engine: bool = False
+    reused: int = 0
+    reused_at_first: int | None = None
+    was_preempted: bool = False
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
@@ -225,9 +233,24 @@ class Session:
         """Tokens that wait to be evaluated."""
         return len(self.tokens) - self.evaluated
 
+    def opened(self, reused: int) -> None:
+        """The engine knows it now, and ``reused`` of its tokens were in the prefix cache."""
+        self.opened_in_engine = True
+        self.evaluated = self.reused = reused
+        if self.reused_at_first is None:
+            self.reused_at_first = reused
+        if self.state is not SlotState.FREE:
+            self._to_waiting()
+
     @property
-    def pages_held(self) -> int:
-        return self.info.pages_for(self.evaluated)
+    def begun(self) -> bool:
+        """Has evaluated something itself since it was opened in the engine."""
+        return self.evaluated > self.reused
+
+    def pages_for_next(self, count: int) -> int:
+        """Pages that ``count`` more tokens need beyond those it holds."""
+        held = self.info.pages_for(self.evaluated)
+        return self.info.pages_for(self.evaluated + count) - held
 
     def item(self, count: int) -> StepItem:
         """The next ``count`` waiting tokens as a part of a step."""
@@ -276,7 +299,8 @@ class Session:
 
     def preempted(self) -> None:
         """Its pages were taken. All its tokens wait to be evaluated anew; none is lost."""
-        self.evaluated = 0
+        self.was_preempted = True
+        self.evaluated = self.reused = 0
         self.last_is_on_device = False
         self.opened_in_engine = False
         if self.state is not SlotState.FREE:

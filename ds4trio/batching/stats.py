@@ -18,6 +18,7 @@ class BatchingStats:
         steps: steps that succeeded.
         rows: sessions in them, added up.
         prefill_tokens: prompt tokens evaluated.
+        cached_tokens: prompt tokens that were in the prefix cache.
         sampled_tokens: tokens drawn.
         engine_seconds: time inside the engine.
         failed_steps: steps that raised.
@@ -27,6 +28,7 @@ class BatchingStats:
     steps: int = 0
     rows: int = 0
     prefill_tokens: int = 0
+    cached_tokens: int = 0
     sampled_tokens: int = 0
     engine_seconds: float = 0.0
     failed_steps: int = 0

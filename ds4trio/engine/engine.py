@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,7 @@ from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import activation_dtype
 from ds4trio.engine.pages import PagePool
+from ds4trio.engine.prefix_cache import PrefixCache
 from ds4trio.engine.sampler import Draw, sample
 from ds4trio.engine.step import (
     EngineInfo,
@@ -46,11 +47,15 @@ class _Sequence:
         sampling: how it draws.
         tokens: ids of the positions whose keys and values are in the cache.
         pending: the token sampled last, not yet evaluated; None where there is none.
+        root: digest that its beginnings are named from.
+        digests: names of its full pages, in order.
     """
 
     sampling: SamplingParams
+    root: bytes
     tokens: array[int] = field(default_factory=lambda: array("q"))
     pending: int | None = None
+    digests: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Engine:
             what the machine can spare.
         page_size: positions in a page. Multiples of 16 keep a row's bits the same in any company.
         threads: CPU threads of an operation, for the whole process; None leaves torch's choice.
+        prefix_cache: keep full pages for sequences that begin with the same tokens.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
@@ -93,6 +99,7 @@ class Engine:
         kv_memory: int | None = None,
         page_size: int = 16,
         threads: int | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -108,7 +115,9 @@ class Engine:
             pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
             cache = KVCache(config, pages=pages, page_size=page_size, dtype=numbers, device=place)
             self._attention = PagedAttention(cache, config.heads)
-        self._pool = PagePool(pages)
+        self._prefixes = PrefixCache(page_size)
+        self._pool = PagePool(pages, self._prefixes.forget)
+        self._prefix_cache = prefix_cache
         self._sequences: dict[int, _Sequence] = {}
         self._device = place
         self.info = EngineInfo(
@@ -125,8 +134,17 @@ class Engine:
         """Pages of the KV cache that no sequence holds."""
         return self._pool.free
 
-    def open(self, sequence: int, sampling: SamplingParams) -> None:
+    def free_pages_without(self, sequences: Collection[int]) -> int:
+        """Pages that no sequence would hold if these were closed."""
+        return self._pool.free_without(sequences)
+
+    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
         """Begin an empty sequence.
+
+        Args:
+            sequence: any id that is not in use.
+            sampling: how it draws.
+            cache_salt: it shares pages only with sequences of the same salt.
 
         Raises:
             EngineMisuse: the id is in use.
@@ -140,7 +158,26 @@ class Engine:
                     param="logit_bias",
                 )
         self._pool.open(sequence)
-        self._sequences[sequence] = _Sequence(sampling)
+        self._sequences[sequence] = _Sequence(sampling, PrefixCache.root(cache_salt))
+
+    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
+        """Take over what is cached of a beginning, for a sequence that has evaluated nothing.
+
+        Args:
+            sequence: open and empty.
+            tokens: what it will evaluate. The last one is always left to do, since its logits are
+                wanted.
+
+        Returns:
+            How many of the first tokens count as evaluated now, a multiple of the page size.
+        """
+        state = self._sequences[sequence]
+        if state.tokens or not self._prefix_cache:
+            return 0
+        pages, state.digests = self._prefixes.find(state.root, tokens[:-1])
+        self._pool.share(sequence, pages)
+        state.tokens.extend(tokens[: len(pages) * self.info.page_size])
+        return len(state.tokens)
 
     def close(self, sequence: int) -> None:
         """Forget a sequence and free its pages. Raises EngineMisuse when it is unknown."""
@@ -188,17 +225,34 @@ class Engine:
         except BaseException:
             for sequence, pages in reversed(grown):
                 self._pool.shrink(sequence, pages)
+            # Whatever went wrong may have touched pages that others would share.
+            self._prefixes.clear()
+            self._pool.keep_nothing()
             raise
         for work, token in zip(accepted, sampled, strict=True):
             state = self._sequences[work.item.sequence]
             state.tokens.extend(work.tokens)
             state.pending = None if token is None else token.token
+            self._name_pages(work.item.sequence, state)
             outcomes[work.place] = Evaluated(work.item.sequence, token)
         return StepResult(
             outcomes=tuple(outcomes[place] for place in range(len(items))),
             free_pages=self._pool.free,
             seconds=time.perf_counter() - began,
         )
+
+    def _name_pages(self, sequence: int, state: _Sequence) -> None:
+        """Let others find the pages that have become full."""
+        if not self._prefix_cache:
+            return
+        size = self.info.page_size
+        table = self._pool.table(sequence)
+        for number in range(len(state.digests), len(state.tokens) // size):
+            before = state.digests[-1] if state.digests else state.root
+            page_tokens = state.tokens[number * size : (number + 1) * size]
+            state.digests.append(PrefixCache.extend(before, page_tokens))
+            if self._prefixes.remember(state.digests[-1], table[number]):
+                self._pool.keep(table[number])
 
     def _examine(self, item: StepItem, seen: set[int]) -> tuple[WireError | None, Sequence[int]]:
         """The checks of one item: what is wrong with it, and the tokens it evaluates."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ds4trio.engine.step import EngineInfo, SamplingParams, StepItem, StepResult
@@ -26,8 +26,26 @@ class EngineLike(Protocol):
         """Pages of the KV cache that no sequence holds."""
         ...
 
-    def open(self, sequence: int, sampling: SamplingParams) -> None:
-        """Begin an empty sequence under an id that is not in use."""
+    def free_pages_without(self, sequences: Collection[int]) -> int:
+        """Pages that no sequence would hold if these were closed; they may share pages."""
+        ...
+
+    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+        """Begin an empty sequence under an id that is not in use.
+
+        It shares cached pages only with sequences of the same salt.
+
+        Raises:
+            WireError: its sampling cannot be served.
+        """
+        ...
+
+    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
+        """Take over what is cached of a beginning, for a sequence that is still empty.
+
+        Returns:
+            How many of the first tokens count as evaluated now; never all of them.
+        """
         ...
 
     def close(self, sequence: int) -> None:

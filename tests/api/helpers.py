@@ -110,8 +110,8 @@ class ScriptedEngine(FakeEngine):
     def deepest_company(self) -> int:
         return max(map(len, self.batches), default=0)
 
-    def open(self, sequence: int, sampling: SamplingParams) -> None:
-        super().open(sequence, sampling)
+    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+        super().open(sequence, sampling, cache_salt=cache_salt)
         script = tiny_tokenizer().encode(self.script, special=False)
         self._scripts[sequence] = (script, self.repeat)
         self.drawn[sequence] = 0

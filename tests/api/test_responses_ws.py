@@ -356,7 +356,7 @@ async def test_conversation_can_branch() -> None:
         one = await socket.answer("And I?", previous_response_id=root["id"])
         other = await socket.answer("And I?", previous_response_id=root["id"])
         assert one["id"] != other["id"]
-        assert one["usage"] == other["usage"]
+        assert one["usage"]["input_tokens"] == other["usage"]["input_tokens"]
 
 
 async def test_answers_and_questions_in_parts_can_be_sent_again() -> None:

@@ -23,9 +23,16 @@ class Request:
     leaves_after: int | None
 
 
+beginnings = st.sampled_from([(), tuple(range(20)), tuple(range(9)), (5,) * 12])
+"""Some in common, so that requests find one another's pages."""
+
 requests = st.builds(
     Request,
-    prompt=st.lists(st.integers(0, 96), min_size=1, max_size=30).map(tuple),
+    prompt=st.builds(
+        lambda beginning, end: (*beginning, *end),
+        beginnings,
+        st.lists(st.integers(0, 96), min_size=1, max_size=10),
+    ),
     count=st.integers(1, 25),
     leaves_after=st.none() | st.integers(0, 20),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from ds4trio.batching.schedule import Budget, plan_step
 from ds4trio.batching.session import Session, SessionTimes, SlotState
 from ds4trio.engine.step import EngineInfo, SamplingParams
@@ -14,18 +16,26 @@ def session(number: int, *, tokens: int, evaluated: int, last_step: float = 0.0)
     made.times.last_step = last_step
     made.tokens = [1] * tokens
     made.evaluated = evaluated
-    made.opened_in_engine = evaluated > 0
+    made.opened_in_engine = True
     decoding = tokens - evaluated == 1
     made.state = SlotState.PENDING if decoding else SlotState.PREFILLING
     made.last_is_drawn = made.last_is_on_device = decoding
     return made
 
 
+def free(pages: int, *holders: Session) -> Callable[[Collection[int]], int]:
+    """Free pages, and what these would give back; nobody shares any."""
+    held = {holder.id: INFO.pages_for(holder.evaluated) for holder in holders}
+    return lambda closed: pages + sum(held[number] for number in closed)
+
+
 def test_pages_are_taken_from_nobody_when_they_would_not_suffice() -> None:
     old = session(1, tokens=96, evaluated=95)
     half_prefilled = session(2, tokens=60, evaluated=20)
     young = session(3, tokens=3, evaluated=2)
-    plan = plan_step([old, half_prefilled, young], 0, Budget(512, 16, 8))
+    plan = plan_step(
+        [old, half_prefilled, young], free(0, half_prefilled, young), Budget(512, 16, 8)
+    )
     assert [member.id for member, _ in plan.rows] == [1, 3]
     assert plan.preempted == []
 
@@ -33,7 +43,7 @@ def test_pages_are_taken_from_nobody_when_they_would_not_suffice() -> None:
 def test_a_row_that_has_to_go_gives_back_what_it_took_in_this_plan() -> None:
     old = session(1, tokens=110, evaluated=96)
     young = session(2, tokens=21, evaluated=20)
-    plan = plan_step([old, young], 1, Budget(512, 16, 8))
+    plan = plan_step([old, young], free(1, young), Budget(512, 16, 8))
     assert [member.id for member, _ in plan.rows] == [1]
     assert plan.preempted == [young]
 
@@ -41,5 +51,5 @@ def test_a_row_that_has_to_go_gives_back_what_it_took_in_this_plan() -> None:
 def test_without_batching_one_that_must_wait_lets_another_go_on() -> None:
     old = session(1, tokens=96, evaluated=95, last_step=9.0)
     young = session(2, tokens=21, evaluated=20, last_step=1.0)
-    plan = plan_step([old, young], 0, Budget(512, 16, 1))
+    plan = plan_step([old, young], free(0, young), Budget(512, 16, 1))
     assert [member.id for member, _ in plan.rows] == [1]

@@ -19,7 +19,8 @@ class Accounts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = PagePool(20)
+        self.kept: set[int] = set()
+        self.pool = PagePool(20, self.kept.remove)
         self.tables: dict[int, list[int]] = {}
 
     @rule(owner=OWNERS)
@@ -61,10 +62,43 @@ class Accounts(RuleBasedStateMachine):
             with pytest.raises(EngineMisuse):
                 self.pool.shrink(owner, count)
 
+    @rule(owner=OWNERS, count=COUNTS)
+    def keep(self, owner: int, count: int) -> None:
+        for page in self.tables.get(owner, [])[:count]:
+            self.pool.keep(page)
+            self.kept.add(page)
+
+    @rule(owner=OWNERS, count=COUNTS)
+    def share(self, owner: int, count: int) -> None:
+        """Kept pages can be taken into any table, shelved or owned by others."""
+        table = self.tables.get(owner)
+        pages = [page for page in sorted(self.kept) if table is not None and page not in table]
+        if table is not None:
+            self.pool.share(owner, pages[:count])
+            table.extend(pages[:count])
+
+    @rule()
+    def keep_nothing(self) -> None:
+        self.pool.keep_nothing()
+        self.kept.clear()
+
+    @rule(owner=OWNERS)
+    def share_what_is_not_kept(self, owner: int) -> None:
+        loose = next((page for page in range(20) if page not in self.kept), None)
+        if owner in self.tables and loose is not None:
+            with pytest.raises(EngineMisuse):
+                self.pool.share(owner, [loose])
+
+    @rule(owners=st.sets(OWNERS))
+    def free_without(self, owners: set[int]) -> None:
+        closed = owners & self.tables.keys()
+        others = [table for owner, table in self.tables.items() if owner not in closed]
+        assert self.pool.free_without(closed) == 20 - len({p for t in others for p in t})
+
     @invariant()
     def every_page_is_in_one_place(self) -> None:
         self.pool.check()
-        assert self.pool.free == 20 - sum(map(len, self.tables.values()))
+        assert self.pool.free == 20 - len({p for table in self.tables.values() for p in table})
         assert len(self.pool) == len(self.tables)
         for owner, table in self.tables.items():
             assert list(self.pool.table(owner)) == table
@@ -90,7 +124,7 @@ def test_damage_is_noticed() -> None:
     pool = PagePool(4)
     pool.open(0)
     pool.grow(0, 2)
-    pool._free.append(pool.table(0)[0])
+    pool._empty.append(pool.table(0)[0])
     with pytest.raises(EngineMisuse):
         pool.check()
 

@@ -98,6 +98,7 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
 
     user: str | None = None
     metadata: Metadata = None

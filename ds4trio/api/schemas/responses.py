@@ -83,6 +83,7 @@ class ResponseCreate(
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     seed: int | None = None
+    cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
 
     store: bool | None = None
