@@ -183,6 +183,8 @@ def load_generator(settings: Settings) -> tuple[Generator, str]:
     from ds4trio.models.resolve import resolve
 
     model = load_model(resolve(settings.model))
+    if settings.ctx > model.config.context_length:
+        _log.warning("--ctx is beyond what %s was made for and is not used", model.name)
     engine = Engine(
         model.config,
         model.weights,

@@ -251,10 +251,13 @@ class Generator:
 
     async def _tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Render and tokenise; what takes long does not hold the event loop."""
-        size = sum(len(message.get("content") or "") + PER_MESSAGE for message in messages)
-        if size <= LONG_TEXT:
+        # Everything that a template might write counts for where it is done...
+        size = sum(len(str(part)) for message in messages for part in message.values())
+        if size + PER_MESSAGE * len(messages) <= LONG_TEXT:
             return self._encode(messages)
-        least = (size - PER_MESSAGE * len(messages)) // self._tokenizer.longest_token
+        # ...and what every template writes, for whether it can fit at all.
+        written = sum(len(message.get("content") or "") for message in messages)
+        least = written // self._tokenizer.longest_token
         if least >= self.coalescer.info.longest_sequence:
             raise self._too_long(f"at least {least}")
         # One at a time: a long text takes hundreds of times its size while it is tokenised.

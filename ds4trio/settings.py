@@ -103,7 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(gt=0, description="seconds a client may neither take its data nor send its body"),
     ] = 30.0
     shutdown_timeout: Annotated[
-        float, Meta(gt=0, description="seconds that running answers get when the server stops")
+        float,
+        Meta(gt=0, le=86400, description="seconds that running answers get when the server stops"),
     ] = 5.0
     max_connections: Annotated[
         int, Meta(ge=1, description="most connections at once; more are closed unread")

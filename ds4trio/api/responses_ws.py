@@ -52,7 +52,8 @@ GOING_AWAY = 1001
 """Close code of a server that stops (RFC 6455, section 7.4.1)."""
 
 MAX_KEPT = 32
-"""Responses of one connection that can still be continued, the latest ones."""
+"""Responses of one connection that can still be continued, the latest ones; fewer if they are long:
+all their texts together are at most as long as one message may be."""
 
 
 def responses_ws(service: Service) -> Blueprint:
@@ -269,8 +270,16 @@ class _Connection:
     def _keep(self, response_id: str, conversation: Messages, answer: str) -> None:
         said = {"role": "assistant", "content": answer}
         self._conversations[response_id] = (*conversation, said)
-        while len(self._conversations) > MAX_KEPT:
+        sizes = [
+            sum(len(message["content"]) for message in kept)
+            for kept in self._conversations.values()
+        ]
+        total, limit = sum(sizes), self._service.settings.max_body_bytes
+        for size in sizes[:-1]:  # the latest can always be continued
+            if len(self._conversations) <= MAX_KEPT and total <= limit:
+                break
             self._conversations.popitem(last=False)
+            total -= size
 
 
 class _Running:

@@ -83,3 +83,11 @@ async def test_an_idle_connection_is_closed_after_its_answer() -> None:
         await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         with trio.fail_after(8):  # hypercorn's keep_alive_timeout is 5 s
             assert b'"ok"' in await client.until_end()
+
+
+async def test_a_connection_keeps_only_so_much_text_to_continue_from() -> None:
+    async with serving_script(max_body_bytes=10_000) as api, api.socket() as socket:
+        kept = [(await socket.answer("x" * 4_000, max_output_tokens=1))["id"] for _ in range(4)]
+        await socket.create(previous_response_id=kept[0])
+        assert_error_event(await socket.event(), 400, "previous_response_not_found")
+        await socket.answer("more", previous_response_id=kept[-1], max_output_tokens=1)
