@@ -11,6 +11,7 @@ from ds4trio import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
+    "bench": "measure a server, or two against each other",
     "chat": "talk with a server from the terminal",
     "pull": "fetch a model ahead of time",
     "serve": "serve a model to many people at once",

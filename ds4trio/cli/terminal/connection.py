@@ -31,6 +31,7 @@ __all__ = [
     "ServerNotReady",
     "ServerRefused",
     "ServerUnreachable",
+    "dial",
     "drop",
     "open_connection",
 ]
@@ -145,7 +146,7 @@ async def _connect_patiently(
 @asynccontextmanager
 async def _connected(endpoint: Endpoint) -> AsyncIterator[WebSocketConnection]:
     """One try. It owns the stream: trio-websocket leaves it open where the peer closes first."""
-    async with await _dial(endpoint) as stream:
+    async with await dial(endpoint) as stream:
         parts = urlsplit(endpoint.url)
         websocket = None
         try:
@@ -178,8 +179,12 @@ async def _connected(endpoint: Endpoint) -> AsyncIterator[WebSocketConnection]:
             raise ServerUnreachable(_no_answer(endpoint))
 
 
-async def _dial(endpoint: Endpoint) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
-    """TCP, and TLS where the endpoint wants it."""
+async def dial(endpoint: Endpoint) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    """TCP, and TLS where the endpoint wants it.
+
+    Raises:
+        ServerUnreachable: nothing listens there, or not as expected, or not in time.
+    """
     parts = urlsplit(endpoint.url)
     host = parts.hostname or ""
     try:
@@ -196,10 +201,10 @@ async def _dial(endpoint: Endpoint) -> trio.SocketStream | trio.SSLStream[trio.S
                 raise
             return secured
     except trio.TooSlowError:
-        raise ServerUnreachable(_no_answer(endpoint)) from None
+        reason = f"no answer within {CONNECT_SECONDS:.0f} s"
     except (OSError, trio.BrokenResourceError) as error:
         reason = _reason(error)
-        raise ServerUnreachable(f"no server reachable at {endpoint.origin}: {reason}") from None
+    raise ServerUnreachable(f"no server reachable at {endpoint.origin}: {reason}")
 
 
 def _no_answer(endpoint: Endpoint) -> str:

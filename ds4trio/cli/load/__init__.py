@@ -1,0 +1,1 @@
+"""The load generator of ``ds4trio bench``."""

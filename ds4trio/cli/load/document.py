@@ -1,0 +1,122 @@
+"""Everything a run was asked and has found, as one document for JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ds4trio import __version__
+from ds4trio.cli.load.bench import Bench, LevelResult, Plan
+from ds4trio.cli.load.figures import Figures, Ratio, figures, ratios
+from ds4trio.cli.load.tally import Tally
+from ds4trio.cli.load.target import Target
+
+__all__ = ["Document", "LevelFigures", "ServerFigures", "document"]
+
+
+class ServerFigures(msgspec.Struct, frozen=True):
+    """One server at one level.
+
+    Attributes:
+        overall: of all rounds together, their times one after the other.
+    """
+
+    overall: Figures
+    rounds: list[Figures]
+
+
+class LevelFigures(msgspec.Struct, frozen=True):
+    """One level.
+
+    Attributes:
+        ratios: the first server's figures by the second's; empty where there is one server.
+    """
+
+    level: str
+    users: int | None
+    rate: float | None
+    servers: dict[str, ServerFigures]
+    ratios: dict[str, Ratio]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A run.
+
+    Attributes:
+        began: date and time, ISO 8601, UTC.
+        stopped: why it ended before all was measured; None where it did not.
+        machine: where the load generator ran.
+        settings: what was asked. API keys are not among it.
+    """
+
+    ds4trio: str
+    began: str
+    stopped: str | None
+    machine: dict[str, Any]
+    servers: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+    levels: list[LevelFigures]
+
+
+def document(bench: Bench, targets: Sequence[Target], began: str) -> Document:
+    """Of a run that has ended, in whatever way."""
+    return Document(
+        ds4trio=__version__,
+        began=began,
+        stopped=bench.stopped,
+        machine={
+            "platform": platform.platform(),
+            "processors": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        servers={
+            target.name: {
+                "url": target.endpoint.origin,
+                "api": target.api,
+                "model": target.model,
+            }
+            for target in targets
+        },
+        settings=_settings(bench.plan),
+        levels=[_level(result) for result in bench.results],
+    )
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    return {
+        **msgspec.to_builtins(plan.workload),
+        **msgspec.to_builtins(plan.limits),
+        "rounds": plan.rounds,
+        "same_words": plan.same_words,
+        "time_limit": plan.time_limit,
+    }
+
+
+def _level(result: LevelResult) -> LevelFigures:
+    servers = {name: _server(tallies) for name, tallies in result.tallies.items()}
+    pairs: list[tuple[Figures, Figures]] = []
+    if len(servers) == 2:
+        first, second = servers.values()
+        # A round that was cut short says nothing about a ratio.
+        pairs = [
+            (ours, theirs)
+            for ours, theirs in zip(first.rounds, second.rounds, strict=False)
+            if ours.complete and theirs.complete
+        ]
+    return LevelFigures(
+        level=str(result.level),
+        users=result.level.users,
+        rate=result.level.rate,
+        servers=servers,
+        ratios=ratios(pairs),
+    )
+
+
+def _server(tallies: Sequence[Tally]) -> ServerFigures:
+    return ServerFigures(
+        overall=figures(Tally.merged(tallies)), rounds=[figures(tally) for tally in tallies]
+    )
