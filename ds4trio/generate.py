@@ -310,7 +310,7 @@ def _finished(
     decode = last - first
     return Finished(
         reason,
-        Usage(len(prompt.tokens), output_tokens, session.reused_at_first or 0),
+        Usage(len(prompt.tokens), output_tokens, session.reused_at_first),
         Timings(
             queue_seconds=started - times.opened,
             first_token_seconds=first - times.opened,

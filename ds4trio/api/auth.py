@@ -65,7 +65,8 @@ def guard(app: QuartTrio, settings: Settings) -> None:
 
 def tenant(connection: BaseRequestWebsocket, cache_salt: str | None) -> str:
     """Whose cached beginnings a request may share: its key's, and within that its own salt's."""
-    return "\0".join([*_offered_keys(connection), cache_salt or ""])
+    parts = [*_offered_keys(connection), cache_salt or ""]
+    return "".join(f"{len(part)}:{part}" for part in parts)  # no part can pass for another
 
 
 def _refusal(connection: BaseRequestWebsocket, settings: Settings) -> WireError | None:

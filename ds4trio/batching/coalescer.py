@@ -21,7 +21,7 @@ from ds4trio.batching.session import Session, SessionTimes, SlotState
 from ds4trio.batching.stats import BatchingStats
 from ds4trio.engine.interface import EngineLike
 from ds4trio.engine.step import EngineInfo, Refused, SamplingParams, StepResult
-from ds4trio.errors import ServerBusy, ServerStopping, WireError
+from ds4trio.errors import InternalError, ServerBusy, ServerStopping, WireError
 
 __all__ = ["Coalescer"]
 
@@ -188,7 +188,13 @@ class Coalescer:
             return Plan()  # the engine refused those that there were
         plan = plan_step(self._sessions.values(), self._engine.free_pages_without, self._budget)
         if not plan.rows:
-            raise AssertionError("sessions wait, and none of them can go on")
+            # This must not be; it costs one session and not everybody's engine.
+            oldest = min(
+                (session for session in self._sessions.values() if session.runnable),
+                key=lambda session: session.arrival,
+            )
+            _log.error("sessions wait and none of them can go on: %r is ended", oldest)
+            oldest.fail(InternalError("the server could not go on with this request"))
         for session in plan.preempted:
             self._close_in_engine(session)
             session.preempted()
@@ -203,18 +209,21 @@ class Coalescer:
         One that was preempted waits until there is room for all of it, lest it give its pages up
         again at once; the oldest never waits.
         """
-        waiting = [session for session in self._sessions.values() if session.runnable]
-        oldest = min((session.arrival for session in waiting), default=0)
+        waiting = sorted(
+            (session for session in self._sessions.values() if session.runnable),
+            key=lambda session: session.arrival,
+        )
+        oldest_stands = False
         for session in waiting:
             if session.opened_in_engine:
+                oldest_stands = True
                 continue
             needed = self.info.pages_for(len(session.tokens) + 1) + len(waiting)
-            if (
-                not session.was_preempted
-                or session.arrival == oldest
-                or needed <= self._engine.free_pages
-            ):
+            if not session.was_preempted or not oldest_stands or needed <= self._engine.free_pages:
                 self._open_in_engine(session)
+                oldest_stands = oldest_stands or session.opened_in_engine
+            else:
+                break  # those behind it would take the room that it waits for
 
     def _open_in_engine(self, session: Session) -> None:
         """Make the session known to the engine; one that it refuses ends alone."""
@@ -224,7 +233,8 @@ class Coalescer:
             session.fail(error)
             return
         session.opened(self._engine.reuse(session.id, session.tokens))
-        self.stats.cached_tokens += session.reused
+        if not session.was_preempted:
+            self.stats.cached_tokens += session.reused
 
     async def _step(self, plan: Plan) -> None:
         items = [item for _, item in plan.rows]

@@ -7,7 +7,6 @@ always go on, and so everyone ends.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -104,13 +103,19 @@ class _Room:
         """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
         needed = session.pages_for_next(count)
         gone = list(self.preempted)
-        younger = (other for other in reversed(self._running) if other.arrival > session.arrival)
-        for victim in itertools.chain(reversed(self._at_rest), younger):
-            if needed <= self._free(gone):
-                break
-            gone.append(victim)
+        younger = [other for other in reversed(self._running) if other.arrival > session.arrival]
+        victims = [*reversed(self._at_rest), *younger]
         if needed > self._free(gone):
-            return False
+            if needed > self._free(gone + victims):
+                return False
+            low, high = 1, len(victims)  # free pages only grow with each victim
+            while low < high:
+                middle = (low + high) // 2
+                if needed <= self._free(gone + victims[:middle]):
+                    high = middle
+                else:
+                    low = middle + 1
+            gone += victims[:low]
         for victim in gone[len(self.preempted) :]:
             (self._running if victim.runnable else self._at_rest).remove(victim)
             self.preempted.append(victim)

@@ -93,7 +93,7 @@ class Session:
         opened_in_engine: the engine knows the sequence.
         cache_salt: it shares cached beginnings only with sessions of the same salt.
         reused: how many of ``evaluated`` came from the prefix cache when it was opened.
-        reused_at_first: the same, the first time (it may be opened anew after a preemption).
+        reused_at_first: the same, of the prompt alone (it may be opened anew when preempted).
         was_preempted: its pages were taken at least once.
     """
 
@@ -111,7 +111,7 @@ class Session:
     last_is_on_device: bool = False
     opened_in_engine: bool = False
     reused: int = 0
-    reused_at_first: int | None = None
+    reused_at_first: int = 0
     was_preempted: bool = False
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
@@ -237,7 +237,7 @@ class Session:
         """The engine knows it now, and ``reused`` of its tokens were in the prefix cache."""
         self.opened_in_engine = True
         self.evaluated = self.reused = reused
-        if self.reused_at_first is None:
+        if not self.times.steps:  # it may be preempted before its first step
             self.reused_at_first = reused
         if self.state is not SlotState.FREE:
             self._to_waiting()

@@ -416,3 +416,74 @@ async def test_when_it_stops_every_session_is_told() -> None:
         inner.cancel_scope.cancel()
     with pytest.raises(ServerStopping):
         coalescer.check_capacity()
+
+
+async def test_the_oldest_being_refused_lets_the_next_one_go_on() -> None:
+    engine = FakeEngine(pages=10, page_size=4)
+    async with (
+        running(engine) as coalescer,
+        coalescer.session(SamplingParams(logit_bias={1000: 1.0})) as refused,
+    ):
+        async with coalescer.session(SAMPLING) as second, coalescer.session(SAMPLING) as third:
+            first = await second.eval([1] * 20)
+            await third.eval([2] * 24)
+            assert second.was_preempted
+            got: list[int] = []
+
+            async def be_refused() -> None:
+                with pytest.raises(TokenOutOfVocabulary):
+                    await refused.eval([5])
+
+            async def go_on() -> None:
+                got.append((await second.eval()).token)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(be_refused)
+                nursery.start_soon(go_on)
+            assert [first.token, *got] == expected([1] * 20, 2)
+
+
+async def test_newcomers_do_not_overtake_one_that_was_preempted() -> None:
+    engine = FakeEngine(pages=200, page_size=4)
+    served_before_it = 0
+
+    async def reach(step: int) -> None:
+        while len(engine.batches) < step:
+            await trio.lowlevel.checkpoint()
+
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        nursery.start_soon(answer, coalescer, [1], 500)  # the oldest; it grows for a long time
+        await reach(1)
+        nursery.start_soon(answer, coalescer, [4] * 240, 60)
+        await reach(3)
+        async with coalescer.session(SAMPLING) as session:
+            session.start([2] * 500, max_new_tokens=40, stop_tokens=frozenset())
+            await reach(24)
+
+            async def newcomers(number: int) -> None:
+                nonlocal served_before_it
+                for turn in range(100):
+                    await answer(coalescer, [10 + number, turn] + [3] * 98, 20)
+                    served_before_it += 1
+
+            for number in range(5):
+                nursery.start_soon(newcomers, number)
+            assert await collect(session) == expected([2] * 500, 40)
+            assert session.was_preempted
+        assert served_before_it <= 5
+        nursery.cancel_scope.cancel()
+
+
+async def test_cached_tokens_are_those_that_were_not_evaluated() -> None:
+    engine = FakeEngine(pages=100, page_size=4)
+    async with running(engine) as coalescer:
+        await answer(coalescer, [1] * 18, 3)
+        async with coalescer.session(SAMPLING) as session:
+            session.start([1] * 18, max_new_tokens=3, stop_tokens=frozenset())
+            assert await collect(session) == expected([1] * 18, 3)
+            assert session.reused_at_first == 16
+        assert coalescer.stats.cached_tokens == 16
+        async with coalescer.session(SAMPLING, cache_salt="other") as session:
+            session.start([1] * 18, max_new_tokens=3, stop_tokens=frozenset())
+            await collect(session)
+            assert session.reused_at_first == 0
