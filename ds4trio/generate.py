@@ -16,7 +16,7 @@ from typing import Any, Literal
 import trio
 
 from ds4trio.batching.coalescer import Coalescer
-from ds4trio.batching.session import Delivery, Session
+from ds4trio.batching.session import Session
 from ds4trio.chat.detokenizer import Detokenizer
 from ds4trio.chat.stops import StopMatcher
 from ds4trio.chat.template import ChatTemplate, encode_prompt
@@ -231,16 +231,22 @@ class Generator:
             output_tokens = 0
             while True:
                 delivery = await session.receive()
-                output_tokens += len(delivery.tokens)
-                text, matched = stops.push(detokenizer.push(t.token for t in delivery.tokens))
-                ended = delivery.end is not None
-                if ended and matched is None:
+                text, matched = "", None
+                tokens: list[SampledToken] = []
+                for sampled in delivery.tokens:
+                    tokens.append(sampled)
+                    safe, matched = stops.push(detokenizer.push([sampled.token]))
+                    text += safe
+                    if matched is not None:
+                        break  # how much was drawn beyond depends on how fast the client reads
+                output_tokens += len(tokens)
+                if delivery.end is not None and matched is None:
                     tail, matched = stops.push(detokenizer.finish())
                     text += tail
                     if matched is None:
                         text += stops.finish()
-                if text or delivery.tokens:
-                    yield self._delta(text, delivery)
+                if text or tokens:
+                    yield self._delta(text, tokens, delivery.rows)
                 if matched is not None:
                     yield _finished("stop", prompt, output_tokens, session)
                     return
@@ -279,13 +285,9 @@ class Generator:
             self._tokenizer, segments, bos_token=self._bos_token, add_bos=self._add_bos
         )
 
-    def _delta(self, text: str, delivery: Delivery) -> TextDelta:
-        return TextDelta(
-            text,
-            len(delivery.tokens),
-            tuple(self._logprob(token) for token in delivery.tokens if token.logprob is not None),
-            delivery.rows,
-        )
+    def _delta(self, text: str, tokens: Sequence[SampledToken], rows: int) -> TextDelta:
+        logprobs = tuple(self._logprob(token) for token in tokens if token.logprob is not None)
+        return TextDelta(text, len(tokens), logprobs, rows)
 
     def _logprob(self, sampled: SampledToken) -> TokenLogprob:
         assert sampled.logprob is not None

@@ -281,3 +281,26 @@ async def test_random_seed_is_drawn_once_for_each_request() -> None:
         assert len(seeds) == 5
         chosen = replace(HI, sampling=Sampling(seed=-7))
         assert (await generator.prepare(chosen)).sampling.seed == -7
+
+
+async def test_what_was_drawn_beyond_a_stop_text_counts_for_nothing() -> None:
+    """However many tokens have piled up for a slow reader when the stop text is found."""
+    engine = ScriptedEngine(FOX)
+    counts: list[tuple[int, int]] = []
+    for slowly in (False, True):
+        async with generating(engine) as generator:
+            prompt = await generator.prepare(replace(HI, stop=("fox",)))
+            async with contextlib.aclosing(generator.generate(prompt)) as events:
+                seen = [await anext(events)]
+                if slowly:
+                    await until(lambda: engine.sequences == {})  # it has said everything
+                seen += [event async for event in events]
+        finished = seen.pop()
+        assert isinstance(finished, Finished)
+        deltas = [event for event in seen if isinstance(event, TextDelta)]
+        assert "".join(delta.text for delta in deltas) == "The quick brown "
+        counts.append((finished.usage.output_tokens, sum(delta.tokens for delta in deltas)))
+    ids = tiny_tokenizer().encode(FOX, special=False)
+    beginnings = [b"".join(map(tiny_tokenizer().token_bytes, ids[:n])) for n in range(len(ids))]
+    needed = next(n for n, text in enumerate(beginnings) if b"fox" in text)
+    assert counts == [(needed, needed)] * 2
