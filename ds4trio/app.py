@@ -131,12 +131,13 @@ def build_coalescer(engine: EngineLike, settings: Settings) -> Coalescer:
 async def _end_answers_in_time(service: Service) -> None:
     """When the server stops, end the answers that still run while their clients can be told."""
     await service.stopping.wait()
-    if service.ready and service.generator.coalescer.sessions:
-        seconds = service.settings.shutdown_timeout * END_ANSWERS_AFTER
-        _log.info(
-            "stopping: %d answers have %.1f s to end", service.generator.coalescer.sessions, seconds
-        )
-        await trio.sleep(seconds)
+    seconds = service.settings.shutdown_timeout * END_ANSWERS_AFTER
+    if service.ready:
+        running = service.generator.coalescer.sessions
+        _log.info("stopping: %d answers have %.1f s to end", running, seconds)
+    await trio.sleep(seconds)
+    if service.ready:
+        # also for requests that were still arriving, or waiting their turn
         service.generator.coalescer.stop()
 
 

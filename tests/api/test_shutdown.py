@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 from trio_websocket import ConnectionClosed
 
 from tests.api.helpers import (
@@ -77,3 +78,20 @@ async def test_an_event_stream_without_end_is_told_why_it_ends() -> None:
                 seen.append(chunk)
                 api.server.stop.set()
         assert seen[-1]["error"]["code"] == "server_stopping"
+
+
+async def test_a_request_still_arriving_when_the_server_stops_is_told_too() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, shutdown_timeout=2.0) as api:
+        client = await api.raw()
+        request = api.post_bytes(max_tokens=100_000)
+        await client.send(request[:-5])
+        await wait_all_tasks_blocked(0.05)
+        assert api.coalescer.sessions == 0
+        api.server.stop.set()
+        await api.server.service.stopping.wait()
+        await client.send(request[-5:])
+        with trio.fail_after(PATIENCE):
+            answer = await client.until_end()
+        assert b" 503 " in answer.split(b"\r\n")[0]
+        assert b"server_stopping" in answer
