@@ -132,8 +132,7 @@ async def _end_answers_in_time(service: Service) -> None:
     """When the server stops, end the answers that still run while their clients can be told."""
     await service.stopping.wait()
     seconds = service.settings.shutdown_timeout * END_ANSWERS_AFTER
-    if service.ready:
-        running = service.generator.coalescer.sessions
+    if service.ready and (running := service.generator.coalescer.sessions):
         _log.info("stopping: %d answers have %.1f s to end", running, seconds)
     await trio.sleep(seconds)
     if service.ready:
