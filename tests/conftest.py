@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ from tests.tiny import make_tiny_model
 # The models of most tests are tiny: sharing an operation among threads costs more than it saves,
 # and far more where other processes want the cores.
 torch.set_num_threads(1)
+
+# Without a GPU, Triton's kernels are interpreted. It asks when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from ds4trio.engine.attention_parts import (
     Span,
 )
 from ds4trio.engine.kv_cache import KVCache
+from ds4trio.engine.paged import has_kernels, paged_parts, store_rows
 
 __all__ = ["AttentionPlan", "PagedAttention", "Span"]
 
@@ -55,12 +56,14 @@ class PagedAttention:
     Args:
         cache: the pages.
         heads: query heads, a multiple of the cache's key/value heads.
+        paged: use the kernels of ``paged.py``; None where the device has them.
     """
 
-    def __init__(self, cache: KVCache, heads: int) -> None:
+    def __init__(self, cache: KVCache, heads: int, *, paged: bool | None = None) -> None:
         self._cache = cache
         self._heads = heads
         self._device = cache.keys.device
+        self._paged = has_kernels(self._device) if paged is None else paged
         in_place = self._device.type == "cpu" and cache.keys.dtype == torch.float32
         self._row_part = RowsInPlace if in_place else RowsGathered
 
@@ -104,7 +107,11 @@ class PagedAttention:
         Returns:
             [rows, heads * head_dim].
         """
-        self._cache.write(layer, plan.pages, plan.offsets, keys, values)
+        if self._paged:
+            cached = self._cache.keys[layer], self._cache.values[layer]
+            store_rows(*cached, plan.pages, plan.offsets, keys, values)
+        else:
+            self._cache.write(layer, plan.pages, plan.offsets, keys, values)
         if len(plan.parts) == 1:
             return plan.parts[0].attend(self._cache, layer, queries, keys, values)
         return torch.cat(
@@ -117,6 +124,9 @@ class PagedAttention:
         )
 
     def _cut(self, spans: Sequence[Span]) -> Iterator[Part]:
+        if self._paged:
+            yield from paged_parts(spans, self._cache, self._heads, row_by_row=ROW_BY_ROW)
+            return
         row = 0
         for short, run in itertools.groupby(spans, lambda span: span.count <= ROW_BY_ROW):
             if not short:

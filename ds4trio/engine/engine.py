@@ -11,8 +11,10 @@ import torch
 
 from ds4trio.engine.attention import PagedAttention, Span
 from ds4trio.engine.decoder import Decoder
+from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import activation_dtype
+from ds4trio.engine.paged import has_kernels
 from ds4trio.engine.pages import PagePool
 from ds4trio.engine.prefix_cache import PrefixCache
 from ds4trio.engine.sampler import Draw, sample
@@ -82,6 +84,7 @@ class Engine:
         page_size: positions in a page. Multiples of 16 keep a row's bits the same in any company.
         threads: CPU threads of an operation, for the whole process; None leaves torch's choice.
         prefix_cache: keep full pages for sequences that begin with the same tokens.
+        graphs: on CUDA, record decode steps and replay them.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
@@ -100,6 +103,7 @@ class Engine:
         page_size: int = 16,
         threads: int | None = None,
         prefix_cache: bool = True,
+        graphs: bool = True,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -115,6 +119,17 @@ class Engine:
             pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
             cache = KVCache(config, pages=pages, page_size=page_size, dtype=numbers, device=place)
             self._attention = PagedAttention(cache, config.heads)
+            self._recorded = (
+                RecordedSteps(
+                    self._decoder,
+                    self._attention,
+                    cache,
+                    vocabulary=config.vocab_size,
+                    record=CudaRecorder(place),
+                )
+                if graphs and has_kernels(place)
+                else None
+            )
         self._prefixes = PrefixCache(page_size)
         self._pool = PagePool(pages, self._prefixes.forget)
         self._prefix_cache = prefix_cache
@@ -309,20 +324,29 @@ class Engine:
             if batch[i].item.sample:
                 drawing.append(i)
                 wanted.append(len(rows) - 1)
-        plan = self._attention.plan([spans[i] for i in order])
-        every = len(wanted) == len(rows)
-        logits = self._decoder(
-            torch.tensor(rows, dtype=torch.int64).to(self._device),
-            plan,
-            self._attention,
-            None if every else torch.tensor(wanted, dtype=torch.int64).to(self._device),
-        )
+        logits = self._logits(rows, [spans[i] for i in order], wanted)
         sampled: list[SampledToken | None] = [None] * len(batch)
         if drawing:
             tokens = sample(logits, [self._draw(batch[i]) for i in drawing])
             for i, token in zip(drawing, tokens, strict=True):
                 sampled[i] = token
         return sampled
+
+    def _logits(
+        self, tokens: Sequence[int], spans: Sequence[Span], wanted: Sequence[int]
+    ) -> torch.Tensor:
+        """Logits of the wanted rows of a step whose spans are in attention's order."""
+        if self._device.type == "cuda":
+            # A thread's own device, and the next step may run in another thread.
+            torch.cuda.set_device(self._device)
+        chosen = None
+        if len(wanted) < len(tokens):
+            chosen = torch.tensor(wanted, dtype=torch.int64).to(self._device)
+        if self._recorded is not None and self._recorded.suits(spans):
+            logits = self._recorded(tokens, spans)
+            return logits if chosen is None else logits.index_select(0, chosen)
+        rows = torch.tensor(tokens, dtype=torch.int64).to(self._device)
+        return self._decoder(rows, self._attention.plan(spans), self._attention, chosen)
 
     def _draw(self, work: _Work) -> Draw:
         state = self._sequences[work.item.sequence]

@@ -21,7 +21,11 @@ class KVCache:
     probabilities times the values. Attention over one query per sequence reads the pages where they
     are, without gathering a copy.
 
-    Memory is asked for, not touched: the system provides it as pages come into use.
+    On a GPU keys lie position by position too: its kernels load a position's key as one piece. The
+    order of ``keys``' dimensions is the same everywhere, only their strides differ.
+
+    Memory is asked for, not touched: the system provides it as pages come into use. One page more
+    than asked for, ``padding_page``, belongs to nobody: rows that fill up a batch write there.
 
     Args:
         config: of the model.
@@ -42,12 +46,14 @@ class KVCache:
         layers, heads, width = config.layers, config.kv_heads, config.head_dim
         self.pages = pages
         self.page_size = page_size
-        self.keys = torch.empty(
-            (layers, pages, heads, width, page_size), dtype=dtype, device=device
-        )
-        self.values = torch.empty(
-            (layers, pages, page_size, heads, width), dtype=dtype, device=device
-        )
+        self.padding_page = pages
+        by_position = (layers, pages + 1, page_size, heads, width)
+        by_dimension = (layers, pages + 1, heads, width, page_size)
+        if device.type == "cuda":
+            self.keys = torch.empty(by_position, dtype=dtype, device=device).permute(0, 1, 3, 4, 2)
+        else:
+            self.keys = torch.empty(by_dimension, dtype=dtype, device=device)
+        self.values = torch.empty(by_position, dtype=dtype, device=device)
 
     @staticmethod
     def pages_within(
