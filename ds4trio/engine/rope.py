@@ -28,12 +28,21 @@ class Rotary:
         context_length: positions ``0 .. context_length - 1`` can be turned.
         device: where the table lives; complex64, or two float32 planes where a device has no
             complex product.
+        complex_numbers: which of the two; None as the device has it.
     """
 
-    def __init__(self, config: ModelConfig, context_length: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        context_length: int,
+        device: torch.device,
+        *,
+        complex_numbers: bool | None = None,
+    ) -> None:
         frequencies, scale = inverse_frequencies(config)
         angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
-        self._complex = device.type in ("cpu", "cuda")
+        able = device.type in ("cpu", "cuda")
+        self._complex = able if complex_numbers is None else complex_numbers
         if self._complex:
             self._table = torch.polar(torch.full_like(angles, scale), angles).to(device)
         else:

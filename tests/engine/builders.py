@@ -70,19 +70,26 @@ class Bench:
     """A decoder over pages of its own, to look at logits of any position."""
 
     def __init__(
-        self, pair: Pair, *, dtype: str = "float32", pages: int = 64, page_size: int = 16
+        self,
+        pair: Pair,
+        *,
+        dtype: str = "float32",
+        pages: int = 64,
+        page_size: int = 16,
+        device: torch.device = CPU,
     ) -> None:
         kind = activation_dtype(dtype)
+        self._device = device
         with torch.inference_mode():
             self.cache = KVCache(
-                pair.config, pages=pages, page_size=page_size, dtype=kind, device=CPU
+                pair.config, pages=pages, page_size=page_size, dtype=kind, device=device
             )
             self.attention = PagedAttention(self.cache, pair.config.heads)
             self.decoder = Decoder(
                 pair.config,
                 pair.weights,
                 dtype=dtype,
-                device=CPU,
+                device=device,
                 context_length=pair.config.context_length,
             )
 
@@ -92,7 +99,7 @@ class Bench:
         tokens = torch.tensor([t for i in order for t in step[i][1]])
         with torch.inference_mode():
             plan = self.attention.plan([step[i][0] for i in order])
-            logits = self.decoder(tokens, plan, self.attention, None)
+            logits = self.decoder(tokens.to(self._device), plan, self.attention, None).cpu()
         parts: dict[int, torch.Tensor] = {}
         for i in order:
             count = step[i][0].count

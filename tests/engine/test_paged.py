@@ -5,6 +5,10 @@ On a machine without a GPU Triton's interpreter runs them; with one they are com
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +31,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 # The interpreter multiplies bfloat16 wrongly.
 HALVES = [torch.float16, torch.bfloat16] if CUDA else [torch.float16]
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 ROWS = Tiling(rows=16, tile=16, warps=4, stages=2)
 CHUNKS = Tiling(rows=32, tile=32, warps=4, stages=2)
 SPLIT = 32
@@ -82,7 +86,8 @@ class Pages:
         return normal.to(self.dtype)
 
     def queries(self, rows: int) -> torch.Tensor:
-        return self.random(rows, self.heads) * self.width**-0.5
+        scaled: torch.Tensor = self.random(rows, self.heads) * self.width**-0.5
+        return scaled
 
     def table_rows(self, sequences: Sequence[int]) -> torch.Tensor:
         """Tables side by side, filled up with a page that the rows may not look at."""
@@ -271,3 +276,15 @@ def test_blocks_cover_every_row_once_and_the_longest_past_comes_first() -> None:
     assert rows == list(range(52))
     assert [place for _, place, _, _ in blocks] == [120, 110, 100, 20, 10, 7, 0]
     assert blocks[0] == (50, 120, 1, 1)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembler is there for x86-64")
+def test_the_kernels_compile_for_gpus_of_two_generations() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.compile_kernels"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
