@@ -22,7 +22,12 @@ pytestmark = [
 ]
 
 GREEDY = SamplingParams(temperature=0.0)
-WIDE = {"head_dim": 64, "num_attention_heads": 6, "num_key_value_heads": 2}
+WIDE = {
+    "hidden_size": 96,
+    "head_dim": 64,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+}
 
 
 def gpu_engine(pair: Pair, *, graphs: bool, dtype: str = "float32", pages: int = 400) -> Engine:
@@ -162,14 +167,14 @@ def test_a_step_that_is_not_finite_fails_and_the_next_one_is_right() -> None:
     engine = gpu_engine(pair, graphs=True)
     expected = talk(engine, prompts(2, 320), 4)
     engine.open(50, GREEDY)
-    sampled(engine, StepItem(50, (1, 2)))
+    pending = sampled(engine, StepItem(50, (1, 2)))[0].token
     weight = engine._decoder._embedding
     with torch.inference_mode():
-        kept = weight[7].clone()
-        weight[7] = torch.nan
+        kept = weight[pending].clone()
+        weight[pending] = torch.nan
     with pytest.raises(FloatingPointError):
         engine.eval_batch([StepItem(50)])
     with torch.inference_mode():
-        weight[7] = kept
+        weight[pending] = kept
     engine.close(50)
     assert talk(engine, prompts(2, 320), 4) == expected
