@@ -21,7 +21,8 @@ from ds4trio.engine.attention_parts import (
     Span,
 )
 from ds4trio.engine.kv_cache import KVCache
-from ds4trio.engine.paged import has_kernels, paged_parts, store_rows
+from ds4trio.engine.paged import has_kernels, store_rows
+from ds4trio.engine.paged_parts import paged_parts
 
 __all__ = ["AttentionPlan", "PagedAttention", "Span"]
 

@@ -16,7 +16,8 @@ import torch
 from ds4trio.engine.attention import ROW_BY_ROW, AttentionPlan, PagedAttention, Span
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.kv_cache import KVCache
-from ds4trio.engine.paged import SPLIT, PagedRows
+from ds4trio.engine.paged import SPLIT
+from ds4trio.engine.paged_parts import PagedRows
 
 __all__ = ["SIZES", "CudaRecorder", "RecordedSteps", "Recorder", "run_eagerly"]
 

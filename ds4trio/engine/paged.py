@@ -1,34 +1,29 @@
-"""Attention on a GPU: Triton's kernels over the pages, and the parts of a step that use them.
+"""Attention over pages on a GPU: how Triton's kernels are launched.
 
-``paged_kernels.py`` has the kernels; it is imported with the first launch, since Triton is there
-only where torch was built for a GPU.
+``paged_kernels.py`` has the kernels, ``paged_parts.py`` what uses them in a step. Kernels are
+imported with the first launch, since Triton is there only where torch was built for a GPU.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-import numpy as np
 import torch
 
-from ds4trio.engine.attention_parts import LoneRow, Span
-from ds4trio.engine.kv_cache import KVCache
+from ds4trio.engine.attention_parts import Span
 
 __all__ = [
     "SPLIT",
-    "PagedChunks",
-    "PagedRows",
     "Tiling",
     "attend_chunks",
     "attend_rows",
     "chunk_blocks",
     "chunk_tiling",
     "has_kernels",
-    "paged_parts",
     "row_tiling",
     "store_rows",
 ]
@@ -296,109 +291,3 @@ def chunk_blocks(spans: Sequence[Span], queries_each: int) -> list[tuple[int, in
 def _strides(cached_keys: torch.Tensor, cached_values: torch.Tensor) -> tuple[int, ...]:
     key, value = cached_keys.stride, cached_values.stride
     return key(0), key(3), key(1), key(2), value(0), value(1), value(2)
-
-
-def _table_rows(tables: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
-    for row, table in zip(padded, tables, strict=True):
-        row[: len(table)] = table
-    return torch.from_numpy(padded).to(device)
-
-
-class PagedRows:
-    """One query per row: decode rows, and chunks that are short.
-
-    Args:
-        rows: of the step.
-        tables, lengths, splits: as in ``attend_rows``.
-    """
-
-    def __init__(
-        self, rows: slice, tables: torch.Tensor, lengths: torch.Tensor, splits: int
-    ) -> None:
-        self.rows = rows
-        self._tables = tables
-        self._lengths = lengths
-        self._splits = splits
-
-    @classmethod
-    def of(cls, first: int, lone: Sequence[LoneRow], cache: KVCache) -> PagedRows:
-        """For rows from ``first`` on."""
-        device = cache.keys.device
-        held = [pages[: -(-length // cache.page_size)] for pages, length in lone]
-        lengths = [length for _, length in lone]
-        return cls(
-            slice(first, first + len(lone)),
-            _table_rows(held, device),
-            torch.tensor(lengths, dtype=torch.int32).to(device),
-            -(-max(lengths) // SPLIT),
-        )
-
-    def attend(
-        self,
-        cache: KVCache,
-        layer: int,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> torch.Tensor:
-        return attend_rows(
-            queries,
-            cache.keys[layer],
-            cache.values[layer],
-            self._tables,
-            self._lengths,
-            splits=self._splits,
-        )
-
-
-class PagedChunks:
-    """All chunks of a step that are longer, in one launch.
-
-    Args:
-        first: their first row in the step.
-        spans: of the chunks; their rows lie one after the other.
-        cache: the pages.
-        heads: query heads.
-    """
-
-    def __init__(self, first: int, spans: Sequence[Span], cache: KVCache, heads: int) -> None:
-        self.rows = slice(first, first + sum(span.count for span in spans))
-        kv_heads, width = cache.keys.shape[2:4]
-        group = heads // kv_heads
-        device = cache.keys.device
-        self._tiling = chunk_tiling(group, width, cache.keys.dtype)
-        blocks = chunk_blocks(spans, self._tiling.rows // group)
-        self._blocks = torch.tensor(blocks, dtype=torch.int32).to(device)
-        held = [span.pages[: -(-span.end // cache.page_size)] for span in spans]
-        self._tables = _table_rows(held, device)
-
-    def attend(
-        self,
-        cache: KVCache,
-        layer: int,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> torch.Tensor:
-        return attend_chunks(
-            queries,
-            cache.keys[layer],
-            cache.values[layer],
-            self._tables,
-            self._blocks,
-            tiling=self._tiling,
-        )
-
-
-def paged_parts(
-    spans: Sequence[Span], cache: KVCache, heads: int, *, row_by_row: int
-) -> Iterator[PagedRows | PagedChunks]:
-    """The parts of a step whose short spans come first, as ``PagedAttention.order`` has them."""
-    short = [span for span in spans if span.count <= row_by_row]
-    long = [span for span in spans if span.count > row_by_row]
-    lone = [(s.pages, end) for s in short for end in range(s.start + 1, s.end + 1)]
-    if lone:
-        yield PagedRows.of(0, lone, cache)
-    if long:
-        yield PagedChunks(len(lone), long, cache, heads)

@@ -28,7 +28,7 @@ class PlainNumbers(TorchDispatchMode):
     """Collects operations that make tensors on the device of dtypes it may not have."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.wrong: set[str] = set()
         self.count = 0
 
