@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import Span, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import activation_dtype
@@ -108,13 +108,17 @@ class Engine:
         context = min(context_length or config.context_length, config.context_length)
         numbers = activation_dtype(kind)
         with torch.inference_mode():
-            self._decoder = Decoder(
-                config, weights, dtype=kind, device=place, context_length=context
-            )
+            self._decoder = Decoder(config, weights, dtype=kind, device=place)
             memory = spare_memory(place) if kv_memory is None else kv_memory
             pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
-            cache = KVCache(config, pages=pages, page_size=page_size, dtype=numbers, device=place)
-            self._attention = PagedAttention(cache, config.heads)
+            self._attention = make_attention(
+                config,
+                context_length=context,
+                pages=pages,
+                page_size=page_size,
+                dtype=kind,
+                device=place,
+            )
         self._prefixes = PrefixCache(page_size)
         self._pool = PagePool(pages, self._prefixes.forget)
         self._prefix_cache = prefix_cache
