@@ -15,6 +15,14 @@ import trio
 from ds4trio.cli.load.bench import Bench, Plan
 from ds4trio.cli.load.display import Display, one_line
 from ds4trio.cli.load.document import document
+from ds4trio.cli.load.prompts import (
+    CHARACTERS,
+    CodeToCopy,
+    Prompts,
+    RandomWords,
+    RealText,
+    built_in_code,
+)
 from ds4trio.cli.load.report import report
 from ds4trio.cli.load.runner import Level, Limits
 from ds4trio.cli.load.target import Target
@@ -95,6 +103,20 @@ def _numbers(
     type=click.FloatRange(min=0, min_open=True),
     help="Begin no conversation after so long.",
 )
+@click.option(
+    "--workload",
+    type=click.Choice(["chat", "copy"]),
+    default="chat",
+    show_default=True,
+    help="chat: long stories, or going on with the text of --prompt-file. copy: repeating code with "
+    "one change.",
+)
+@click.option(
+    "--prompt-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file that prompts are cut from, each at another place.  [default: random words; "
+    "for copying, a built-in Python file]",
+)
 @click.option("--prompt-tokens", type=COUNT, default=64, show_default=True, help="About.")
 @click.option(
     "--output-tokens", type=COUNT, default=64, show_default=True, help="The longest answer."
@@ -104,7 +126,7 @@ def _numbers(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Words of each prompt that are the same in all conversations.",
+    help="Tokens of each prompt, about, that are the same in all conversations.",
 )
 @click.option("--turns", type=COUNT, default=1, show_default=True, help="Requests a conversation.")
 @click.option(
@@ -227,8 +249,27 @@ def _plan(context: click.Context, options: dict[str, Any], targets: list[Target]
     if seed is None:
         seed = secrets.randbelow(2**32)
     workload = Workload(
-        **{name: options[name] for name in shape}, temperature=options["temperature"], seed=seed
+        **{name: options[name] for name in shape},
+        temperature=options["temperature"],
+        seed=seed,
+        prompts=_prompts(options),
     )
     limits = Limits(requests, options["seconds"], options["request_timeout"])
     same_words = len({target.endpoint.origin for target in targets}) == len(targets)
     return Plan(levels, workload, limits, options["rounds"], same_words, options["time_limit"])
+
+
+def _prompts(options: dict[str, Any]) -> Prompts:
+    copies = options["workload"] == "copy"
+    path: Path | None = options["prompt_file"]
+    if path is None and not copies:
+        return RandomWords()
+    text, name = built_in_code(), "a built-in Python file"
+    if path is not None:
+        text, name = path.read_text(encoding="utf-8", errors="replace"), path.name
+    tokens = len(text.strip()) // CHARACTERS
+    if tokens < max(options["prompt_tokens"], 1):
+        raise click.UsageError(
+            f"--prompt-tokens: {name} has only about {tokens} tokens; prompts are cut from it"
+        )
+    return (CodeToCopy if copies else RealText)(text, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -87,8 +88,10 @@ def document(bench: Bench, targets: Sequence[Target], began: str) -> Document:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
+    workload = {field.name: getattr(plan.workload, field.name) for field in fields(plan.workload)}
     return {
-        **msgspec.to_builtins(plan.workload),
+        **workload,
+        "prompts": plan.workload.prompts.name,
         **msgspec.to_builtins(plan.limits),
         "rounds": plan.rounds,
         "same_words": plan.same_words,
