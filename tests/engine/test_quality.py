@@ -24,7 +24,9 @@ def test_known_distributions_have_their_known_figures() -> None:
 
     def candidate(tokens: Sequence[int]) -> torch.Tensor:
         # The second row has another favourite; the last row predicts nothing and must not count.
-        return torch.cat([saying(0.5, 0.25, 0.25), saying(0.25, 0.5, 0.25), saying(0.9, 0.05, 0.05)])
+        return torch.cat(
+            [saying(0.5, 0.25, 0.25), saying(0.25, 0.5, 0.25), saying(0.9, 0.05, 0.05)]
+        )
 
     found = compare(reference, candidate, [[0, 0, 1], [2]])
     assert found.positions == 2

@@ -135,7 +135,9 @@ class CodeToCopy:
         left = size * CHARACTERS
         while left > 0:
             lines.append(self._lines[place % len(self._lines)])
-            left -= len(lines[-1].lstrip()) + 2  # a line's indentation is one token, its end another
+            left -= (
+                len(lines[-1].lstrip()) + 2
+            )  # a line's indentation is one token, its end another
             place += 1
         return "\n".join(lines).strip() or self._lines[0]
 
