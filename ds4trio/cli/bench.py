@@ -32,6 +32,7 @@ __all__ = ["bench"]
 Number = TypeVar("Number", int, float)
 API = click.Choice(["ws", "sse"])
 COUNT = click.IntRange(min=1)
+CHOICES = {field.name: click.Choice(field.choices) for field in Settings.fields() if field.choices}
 
 
 def _numbers(
@@ -190,22 +191,23 @@ def _numbers(
 )
 @click.option(
     "--raw-model",
-    help="The model of --raw and --quality, as for serve --model.  [default: that of serve]",
+    help="What the engine of --raw or --quality loads, as for serve --model.  [default: as serve]",
 )
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), help="Theirs.")
+@click.option("--device", type=CHOICES["device"], help="Of that engine, as for serve.")
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8"]),
-    help="Theirs. All other settings of the engine are those of serve, by the same DS4TRIO_ "
-    "variables.",
+    type=CHOICES["dtype"],
+    help="Of that engine, as for serve. Its other settings come from the DS4TRIO_ variables that "
+    "serve reads.",
 )
-@click.option("--threads", type=click.IntRange(min=0), help="Theirs; 0 lets torch choose.")
+@click.option("--threads", type=click.IntRange(min=0), help="Of that engine; 0 lets torch choose.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
     """Measure a server under load, or two against each other.
 
     Prints, for each level of load, tokens a second and how long first tokens and the gaps between
-    tokens took. Ctrl-C ends it with the report of what was measured.
+    tokens took. Ctrl-C ends it with the report of what was measured. With --quality it measures no
+    server, but what a number format does to a model's answers.
     """
     check_files(options)
     settings = engine_settings(options)

@@ -62,7 +62,7 @@ class RandomWords:
     """Words, then what to do with them; a small prompt is words alone."""
 
     name = "random words"
-    _wish = "Tell a very long story with these words."
+    _wish = "Write a very long story with all of these words, in many chapters."
 
     def shared(self, source: random.Random, size: int) -> str:
         return _words(source, size)
