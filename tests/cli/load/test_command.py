@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         return await trio.run_process(
             [*COMMAND, *arguments],
             capture_stdout=True,
