@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import Span, make_attention
 from ds4trio.engine.decoder import Decoder
-from ds4trio.engine.kv_cache import KVCache
-from ds4trio.engine.linear import activation_dtype
 from ds4trio.models.config import ModelConfig
 
 __all__ = ["Logits", "Quality", "compare", "logits_of", "windows"]
@@ -87,15 +85,15 @@ def logits_of(
     """
     pages = list(range(-(-longest // PAGE_SIZE)))
     with torch.inference_mode():
-        decoder = Decoder(config, weights, dtype=dtype, device=device, context_length=longest)
-        cache = KVCache(
+        decoder = Decoder(config, weights, dtype=dtype, device=device)
+        attention = make_attention(
             config,
+            context_length=longest,
             pages=len(pages),
             page_size=PAGE_SIZE,
-            dtype=activation_dtype(dtype),
+            dtype=dtype,
             device=device,
         )
-    attention = PagedAttention(cache, config.heads)
 
     @torch.inference_mode()
     def logits(tokens: Sequence[int]) -> torch.Tensor:
