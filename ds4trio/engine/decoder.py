@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,7 +21,9 @@ from ds4trio.engine.attention import Attention, Plan
 from ds4trio.engine.linear import (
     Gated,
     Linear,
+    Pair,
     activation_dtype,
+    is_native,
     make_gated,
     make_linear,
 )
@@ -26,6 +31,9 @@ from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.rope import interleaved_rows
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from ds4trio.engine.native.packed import PackedFile
 
 __all__ = ["Decoder"]
 
@@ -38,6 +46,7 @@ class Decoder:
         weights: tensors by their Hugging Face names; each is read once.
         dtype: of the products, as ``make_linear`` has them.
         device: where everything is computed.
+        keep_in: file for the packed form of the weights, where the device has one; None for none.
 
     Raises:
         ModelUnavailable: a weight is missing or has another shape, or the config asks for
@@ -51,24 +60,28 @@ class Decoder:
         *,
         dtype: str,
         device: torch.device,
+        keep_in: Path | None = None,
     ) -> None:
         if config.architecture != "llama":
             raise ModelUnavailable(f"the architecture {config.architecture!r} is not supported")
-        source = _Source(weights, dtype, device)
         self.dtype = activation_dtype(dtype)
-        self._embedding: Callable[[torch.Tensor], torch.Tensor]
-        vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = source.take("model.embed_tokens", *vocabulary)
-        head = embedding if config.tied_head else source.take("lm_head", *vocabulary)
+        self._vocabulary = config.vocab_size
+        with _packed_file(keep_in, dtype, device) as kept:
+            self._build(config, _Source(weights, dtype, device, kept))
+
+    def _build(self, config: ModelConfig, source: _Source) -> None:
+        size = (config.vocab_size, config.hidden_size)
         tied = config.tied_head
-        self._head = make_linear(head, None, dtype=dtype, device=device, readable=tied)
+        name = "model.embed_tokens" if tied else "lm_head"
+        self._head = source.linear(name, *size, readable=tied)
+        self._embedding: Callable[[torch.Tensor], torch.Tensor]
         if tied:  # held once
             self._embedding = self._head.rows
         else:
-            self._embedding = partial(embedding.to(device, self.dtype).index_select, 0)
+            table = source.take("model.embed_tokens", *size).to(source.device, self.dtype)
+            self._embedding = partial(table.index_select, 0)
         self._blocks = [_Block(config, source, layer) for layer in range(config.layers)]
         self._norm = source.norm(config, "model.norm")
-        self._vocabulary = config.vocab_size
 
     def __call__(
         self,
@@ -98,6 +111,16 @@ class Decoder:
         return self._head(hidden, self._norm).float()
 
 
+def _packed_file(
+    path: Path | None, dtype: str, device: torch.device
+) -> AbstractContextManager[PackedFile | None]:
+    if path is None or not is_native(dtype, device):
+        return nullcontext()
+    from ds4trio.engine.native.packed import PackedFile
+
+    return PackedFile(path)
+
+
 class _Source:
     """Weights on their way from a file into the network, with their shapes checked."""
 
@@ -106,10 +129,12 @@ class _Source:
         weights: Mapping[str, torch.Tensor],
         dtype: str,
         device: torch.device,
+        kept: PackedFile | None,
     ) -> None:
         self._weights = weights
         self.dtype = dtype
         self.device = device
+        self._kept = kept
 
     def take(self, name: str, *shape: int, part: str = "weight") -> torch.Tensor:
         full = f"{name}.{part}"
@@ -125,18 +150,40 @@ class _Source:
         weight = self.take(name, config.hidden_size)
         return RMSNorm(weight.to(self.device, activation_dtype(self.dtype)), config.norm_eps)
 
-    def linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        weight = self.take(name, outputs, inputs)
-        bias = self.biases({name: outputs})
-        return make_linear(weight, bias, dtype=self.dtype, device=self.device)
+    def linear(self, name: str, outputs: int, inputs: int, *, readable: bool = False) -> Linear:
+        def weights() -> tuple[torch.Tensor, torch.Tensor | None]:
+            return self.take(name, outputs, inputs), self.biases({name: outputs})
+
+        return self._product(name, weights, readable=readable)
+
+    def _product(
+        self,
+        name: str,
+        weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+        *,
+        readable: bool = False,
+    ) -> Linear:
+        return make_linear(
+            weights,
+            dtype=self.dtype,
+            device=self.device,
+            readable=readable,
+            name=name,
+            kept=self._kept,
+        )
 
     def gated(self, config: ModelConfig, name: str) -> Gated:
         names = (f"{name}.gate_proj", f"{name}.up_proj")
         width = config.intermediate_size
-        gate, up = (self.take(part, width, config.hidden_size) for part in names)
-        both = self.biases(dict.fromkeys(names, width))
-        biases = None if both is None else (both[:width], both[width:])
-        return make_gated(gate, up, biases, dtype=self.dtype, device=self.device)
+
+        def weights() -> tuple[Pair, Pair | None]:
+            gate, up = (self.take(part, width, config.hidden_size) for part in names)
+            both = self.biases(dict.fromkeys(names, width))
+            return (gate, up), None if both is None else (both[:width], both[width:])
+
+        return make_gated(
+            weights, width, dtype=self.dtype, device=self.device, name=name, kept=self._kept
+        )
 
     def biases(self, outputs: Mapping[str, int]) -> torch.Tensor | None:
         """Their biases in turn, zeros where one has none; None where none has."""
@@ -170,13 +217,16 @@ class _Source:
                 ]
             )
 
-        weight = prepared({n: self.take(n, o, config.hidden_size) for n, o in sizes.items()})
-        bias = self.biases(sizes)
-        if bias is not None:
+        def weights() -> tuple[torch.Tensor, torch.Tensor | None]:
+            parts = {n: self.take(n, o, config.hidden_size) for n, o in sizes.items()}
+            bias = self.biases(sizes)
+            if bias is None:
+                return prepared(parts), None
             ends = list(itertools.accumulate(sizes.values()))
-            parts = [bias[end - size : end] for end, size in zip(ends, sizes.values(), strict=True)]
-            bias = prepared(dict(zip(sizes, parts, strict=True)))
-        return make_linear(weight, bias, dtype=self.dtype, device=self.device)
+            cut = [bias[end - size : end] for end, size in zip(ends, sizes.values(), strict=True)]
+            return prepared(parts), prepared(dict(zip(sizes, cut, strict=True)))
+
+        return self._product(name, weights)
 
 
 class _Block:

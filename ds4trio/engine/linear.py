@@ -6,7 +6,8 @@ touching the network. On a CPU they are our own kernels (``native``), elsewhere 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
@@ -14,7 +15,10 @@ from torch.nn import functional
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.errors import ModelUnavailable
 
-__all__ = ["Gated", "Linear", "activation_dtype", "is_native", "make_gated", "make_linear"]
+if TYPE_CHECKING:
+    from ds4trio.engine.native.packed import Packed, PackedFile
+
+__all__ = ["Gated", "Linear", "Pair", "activation_dtype", "is_native", "make_gated", "make_linear"]
 
 
 class Linear(Protocol):
@@ -57,21 +61,23 @@ def is_native(dtype: str, device: torch.device) -> bool:
 
 
 def make_linear(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
     *,
     dtype: str,
     device: torch.device,
     readable: bool = False,
+    name: str = "",
+    kept: PackedFile | None = None,
 ) -> Linear:
     """Bring a weight into the form that is multiplied.
 
     Args:
-        weight: [out, in], any floating dtype, on the CPU. It is not kept where a packed form is.
-        bias: [out] or None.
+        weights: gives the weight, [out, in] in any floating dtype on the CPU, and the bias, [out]
+            or None. It is not called where the packed form is kept already.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``int8``.
         device: where the rows will be.
         readable: ``rows`` will be called.
+        name, kept: where the packed form is kept, and by what name; None keeps it nowhere.
 
     Raises:
         ModelUnavailable: the dtype is unknown, or is int8 on a device that has no such product.
@@ -79,26 +85,41 @@ def make_linear(
     if is_native(dtype, device):
         # Here, since a server on a GPU has no use for the compiler that comes with it.
         from ds4trio.engine.native.linear import NativeLinear
+        from ds4trio.engine.native.packed import pack_weight
 
-        return NativeLinear(weight, bias, rounded=dtype == "int8", readable=readable)
-    return _Plain(*_on(device, dtype, weight, bias))
+        def pack() -> Packed:
+            return pack_weight(*weights(), rounded=dtype == "int8", readable=readable)
+
+        return NativeLinear(pack() if kept is None else kept.get(name, pack))
+    return _Plain(*_on(device, dtype, *weights()))
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def make_gated(
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    biases: tuple[torch.Tensor, torch.Tensor] | None = None,
+    weights: Callable[[], tuple[Pair, Pair | None]],
+    width: int,
     *,
     dtype: str,
     device: torch.device,
+    name: str = "",
+    kept: PackedFile | None = None,
 ) -> Gated:
-    """The same for SwiGLU's pair of weights, each [out, in], and their biases, each [out]."""
+    """The same for SwiGLU: weights gives gate and up, each [width, in], and both biases or None."""
     if is_native(dtype, device):
-        from ds4trio.engine.native.linear import NativeGated
+        from ds4trio.engine.native.linear import NativeGated, interleaved
+        from ds4trio.engine.native.packed import pack_weight
 
-        return NativeGated(gate, up, biases, rounded=dtype == "int8")
+        def pack() -> Packed:
+            both, biases = weights()
+            bias = None if biases is None else interleaved(*biases)
+            return pack_weight(interleaved(*both), bias, rounded=dtype == "int8")
+
+        return NativeGated(pack() if kept is None else kept.get(name, pack), width)
+    both, biases = weights()
     bias = None if biases is None else torch.cat(biases)
-    return _PlainGated(*_on(device, dtype, torch.cat((gate, up)), bias))
+    return _PlainGated(*_on(device, dtype, torch.cat(both), bias))
 
 
 def _on(

@@ -23,7 +23,7 @@ def test_a_product_has_the_same_bits_alone_and_in_a_batch(
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator)
     rows = torch.randn(200, inputs, generator=generator)
-    linear = make_linear(weight, None, dtype=dtype, device=CPU)
+    linear = make_linear(lambda: (weight, None), dtype=dtype, device=CPU)
     together = linear(rows)
     for count in (1, 2, 3, 5, 8, 17, 32, 33, 64, 129):
         assert torch.equal(linear(rows[:count]), together[:count])

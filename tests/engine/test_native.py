@@ -8,6 +8,7 @@ import torch
 from ds4trio.engine.linear import make_gated, make_linear
 from ds4trio.engine.native.grid import levels_of
 from ds4trio.engine.native.linear import NativeLinear
+from ds4trio.engine.native.packed import pack_weight
 from ds4trio.engine.native.products import BYTES, NIBBLES
 from ds4trio.engine.norm import RMSNorm
 from tests.engine.builders import CPU
@@ -72,8 +73,9 @@ def test_four_bit_products_round_the_activations_to_eight_bits_and_nothing_else(
     rows[5] = 0.0
     rows[6] *= 1e6
     rows[7, 3] = 500.0
-    linear = NativeLinear(weight, bias, rounded=True)
-    assert linear._kind == NIBBLES
+    packed = pack_weight(weight, bias, rounded=True)
+    linear = NativeLinear(packed)
+    assert packed.kind == NIBBLES
     found = linear(rows).double()
     groups = rows.view(33, -1, GROUP).double()
     step = groups.abs().amax(-1, keepdim=True) / 127
@@ -88,8 +90,9 @@ def test_eight_bit_products_round_the_weights_and_nothing_else() -> None:
     weight, bias, rows = random(96, 64), random(96, seed=1), random(33, 64, seed=2)
     rows[5] = 0.0
     rows[6] *= 1e6
-    linear = NativeLinear(weight, bias, rounded=True)
-    assert linear._kind == BYTES
+    packed = pack_weight(weight, bias, rounded=True)
+    linear = NativeLinear(packed)
+    assert packed.kind == BYTES
     scales = weight.abs().amax(1, keepdim=True) / 127
     exact = rows.double() @ (torch.round(weight / scales) * scales).double().T + bias
     found = linear(rows).double()
@@ -101,7 +104,7 @@ def test_eight_bit_products_round_the_weights_and_nothing_else() -> None:
 @pytest.mark.parametrize("grid", [False, True])
 def test_what_is_not_finite_shows_in_its_own_row_alone(dtype: str, grid: bool) -> None:
     weight = on_grid(64, 64, "Q4_1") if grid else random(64, 64)
-    linear = make_linear(weight, None, dtype=dtype, device=CPU)
+    linear = make_linear(lambda: (weight, None), dtype=dtype, device=CPU)
     rows = random(20, 64)
     clean = linear(rows).clone()
     rows[3, 40], rows[11, 0] = torch.nan, torch.inf
@@ -120,8 +123,8 @@ def test_the_norm_before_and_what_follows_are_part_of_a_product(count: int, widt
     norm = RMSNorm(random(60, seed=3), 1e-5)
     gate, up, down = random(width, 60), random(width, 60, seed=1), random(60, width, seed=2)
     biases = random(width, seed=4), random(width, seed=5)
-    gated = make_gated(gate, up, biases, dtype="float32", device=CPU)
-    linear = make_linear(down, None, dtype="float32", device=CPU)
+    gated = make_gated(lambda: ((gate, up), biases), width, dtype="float32", device=CPU)
+    linear = make_linear(lambda: (down, None), dtype="float32", device=CPU)
     normed = norm(rows)
     inner = torch.nn.functional.silu(normed @ gate.T + biases[0]) * (normed @ up.T + biases[1])
     assert torch.allclose(gated(rows, norm), inner, rtol=1e-4, atol=1e-4)
@@ -133,8 +136,8 @@ def test_the_norm_before_and_what_follows_are_part_of_a_product(count: int, widt
 def test_rows_of_a_tied_embedding_are_read_back() -> None:
     weight = random(37, 48)
     numbers = torch.tensor([36, 0, 17, 17])
-    exact = make_linear(weight, None, dtype="float32", device=CPU, readable=True)
+    exact = make_linear(lambda: (weight, None), dtype="float32", device=CPU, readable=True)
     assert torch.equal(exact.rows(numbers), weight[numbers])
-    rounded = make_linear(weight, None, dtype="int8", device=CPU, readable=True)
+    rounded = make_linear(lambda: (weight, None), dtype="int8", device=CPU, readable=True)
     step = weight[numbers].abs().amax(1, keepdim=True) / 127
     assert bool(((rounded.rows(numbers) - weight[numbers]).abs() <= step * 0.501).all())
