@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from ds4trio.batching.pace import Pace
 from ds4trio.batching.schedule import Budget, plan_step
 from ds4trio.batching.session import Session, SessionTimes, SlotState
+from ds4trio.batching.shares import Shares
 from ds4trio.engine.step import EngineInfo, SamplingParams
 
 INFO = EngineInfo(97, 1000, 4, 30, "nowhere", "none")
@@ -34,7 +36,11 @@ def test_pages_are_taken_from_nobody_when_they_would_not_suffice() -> None:
     half_prefilled = session(2, tokens=60, evaluated=20)
     young = session(3, tokens=3, evaluated=2)
     plan = plan_step(
-        [old, half_prefilled, young], free(0, half_prefilled, young), Budget(512, 16, 8)
+        [old, half_prefilled, young],
+        free(0, half_prefilled, young),
+        Budget(512, 16, 8),
+        Shares(),
+        Pace(),
     )
     assert [member.id for member, _ in plan.rows] == [1, 3]
     assert plan.preempted == []
@@ -43,7 +49,7 @@ def test_pages_are_taken_from_nobody_when_they_would_not_suffice() -> None:
 def test_a_row_that_has_to_go_gives_back_what_it_took_in_this_plan() -> None:
     old = session(1, tokens=110, evaluated=96)
     young = session(2, tokens=21, evaluated=20)
-    plan = plan_step([old, young], free(1, young), Budget(512, 16, 8))
+    plan = plan_step([old, young], free(1, young), Budget(512, 16, 8), Shares(), Pace())
     assert [member.id for member, _ in plan.rows] == [1]
     assert plan.preempted == [young]
 
@@ -51,5 +57,5 @@ def test_a_row_that_has_to_go_gives_back_what_it_took_in_this_plan() -> None:
 def test_without_batching_one_that_must_wait_lets_another_go_on() -> None:
     old = session(1, tokens=96, evaluated=95, last_step=9.0)
     young = session(2, tokens=21, evaluated=20, last_step=1.0)
-    plan = plan_step([old, young], free(0, young), Budget(512, 16, 1))
+    plan = plan_step([old, young], free(0, young), Budget(512, 16, 1), Shares(), Pace())
     assert [member.id for member, _ in plan.rows] == [1]
