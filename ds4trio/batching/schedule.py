@@ -1,10 +1,10 @@
 """Which rows make the next step: decode rows first, then chunks of prompts, within a budget.
 
-Whose prompt is next is a matter of fairness between users (``shares.py``), and how much of it beside
-decode rows one of even streams (``pace.py``). Memory goes by age: the older session has the right
-of way. When pages run out, sessions at rest give theirs up, then the newest ones, and are evaluated
-anew later (preemption by recompute). What the oldest has evaluated is therefore never lost, its
-turn comes again and again, and so everyone ends.
+Whose prompt is next is a matter of fairness between users (``shares.py``), and how much of it
+beside decode rows one of even streams (``pace.py``). Memory goes by age: the older session has the
+right of way. When pages run out, sessions at rest give theirs up, then the newest ones, and are
+evaluated anew later (preemption by recompute). What the oldest has evaluated is therefore never
+lost, its turn comes again and again, and so everyone ends.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Serving Large Language Models" (arXiv:2401.00588). A counter for each user grows
 evaluated for it, drawn ones included. Three things differ from that paper:
 
 - Whoever begins to wait is lifted to the *level*, the service that each waiting user has had in
-  mean (virtual time as in generalized processor sharing), and not to the least counter. Idling earns
-  no credit either way, but here users whom the server has never seen cannot hold the others back
-  for ever by coming one after another: the level rises with everything that is evaluated.
+  mean (virtual time as in generalized processor sharing), and not to the least counter. Idling
+  earns no credit either way, but here users whom the server has never seen cannot hold the others
+  back for ever by coming one after another: the level rises with everything that is evaluated.
 - Users within ``QUANTUM`` tokens of the least are equals, and among equals the older session goes
   first. Prompts that come together are then finished one after another; switching at each chunk
   would finish all of them late and help nobody.

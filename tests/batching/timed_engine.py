@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -81,21 +82,33 @@ class TimedEngine:
 
 @dataclass
 class Client:
-    """One request as its client sees it; times are of Trio's clock."""
+    """One request as its client sees it; times are of Trio's clock.
+
+    Attributes:
+        asked: when.
+        arrivals: when each token came.
+        has_many: set when ``many`` have come.
+    """
 
     asked: float = 0.0
     arrivals: list[float] = field(default_factory=list)
+    has_many: trio.Event = field(default_factory=trio.Event)
+    many: int = 100
 
     @property
     def first(self) -> float:
         """Seconds until the first token."""
         return self.arrivals[0] - self.asked
 
-    @property
-    def gaps(self) -> list[float]:
-        return [after - before for before, after in zip(self.arrivals, self.arrivals[1:])]
+    def gaps_between(self, begin: float, end: float) -> list[float]:
+        """Seconds between tokens, of those that came within this time."""
+        return [
+            after - before
+            for before, after in itertools.pairwise(self.arrivals)
+            if begin <= after <= end
+        ]
 
-    async def ask(self, coalescer: Coalescer, prompt: int, count: int, *, user: str = "") -> None:
+    async def ask(self, coalescer: Coalescer, prompt: int, count: int, user: str = "") -> None:
         """Send a prompt of so many tokens and read an answer of ``count``."""
         self.asked = trio.current_time()
         async with coalescer.session(SamplingParams(), user=user) as session:
@@ -104,4 +117,6 @@ class Client:
             while end is None:
                 delivery = await session.receive()
                 self.arrivals += [trio.current_time()] * len(delivery.tokens)
+                if len(self.arrivals) >= self.many:
+                    self.has_many.set()
                 end = delivery.end
