@@ -159,10 +159,12 @@ class _Room:
     def make(self, session: Session, count: int) -> bool:
         """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
         needed = session.pages_for_next(count)
+        if not needed:
+            return True
         gone = list(self.preempted)
-        younger = [other for other in reversed(self._running) if other.arrival > session.arrival]
-        victims = [*reversed(self._at_rest), *younger]
         if needed > self._free(gone):
+            younger = [o for o in reversed(self._running) if o.arrival > session.arrival]
+            victims = [*reversed(self._at_rest), *younger]
             if needed > self._free(gone + victims):
                 return False
             low, high = 1, len(victims)  # free pages only grow with each victim

@@ -46,18 +46,18 @@ def test_a_step_keeps_to_the_limit_and_is_not_far_below_it(speed: float, positio
     count = chunk(taught(Pace(), speed=speed), position)
     mixed = seconds(Load(16, count, position + count / 2), speed=speed)
     assert mixed <= 1.02 * LIMIT * seconds(Load(16), speed=speed) or count == FLOOR
-    more = count + FLOOR
+    more = count + max(2, count // 10)
     mixed = seconds(Load(16, more, position + more / 2), speed=speed)
     assert mixed > 0.9 * LIMIT * seconds(Load(16), speed=speed)
 
 
 def test_single_steps_that_take_ten_times_as_long_change_nothing() -> None:
     pace = taught(Pace())
-    usual = chunk(pace, 2000)
+    usual = chunk(pace, 100)
     for _ in range(3):
         pace.measured(Load(16), 10 * seconds(Load(16)))
-        pace.measured(Load(16, 64, 2000.0), 10 * seconds(Load(16, 64, 2000.0)))
-        assert abs(chunk(pace, 2000) - usual) <= FLOOR
+        pace.measured(Load(16, 64, 100.0), 10 * seconds(Load(16, 64, 100.0)))
+        assert abs(chunk(pace, 100) - usual) <= usual // 5
 
 
 def test_it_adapts_when_prompt_tokens_become_dearer_or_cheaper() -> None:
