@@ -16,8 +16,11 @@ from collections.abc import AsyncIterator
 import trio
 
 from ds4trio.batching.failure import FailurePolicy, fail_all
+from ds4trio.batching.pace import Pace
 from ds4trio.batching.schedule import Budget, Plan, plan_step
 from ds4trio.batching.session import Session, SessionTimes, SlotState
+from ds4trio.batching.shares import Shares
+from ds4trio.batching.slots import Slots
 from ds4trio.batching.stats import BatchingStats
 from ds4trio.engine.interface import EngineLike
 from ds4trio.engine.step import EngineInfo, Refused, SamplingParams, StepResult
@@ -60,8 +63,9 @@ class Coalescer:
         self._on_failure = on_failure
         self._one_step_at_a_time = trio.CapacityLimiter(1)
         self._ids = itertools.count(1)
-        self._slots = trio.Semaphore(max_sessions)
-        self._waiting = 0
+        self._slots = Slots(max_sessions)
+        self._shares = Shares()
+        self._pace = Pace()
         self._sessions: dict[int, Session] = {}
         self._leaving: list[Session] = []
         self._step_in_flight = False
@@ -84,7 +88,7 @@ class Coalescer:
     @property
     def waiting(self) -> int:
         """Requests in line for a slot."""
-        return self._waiting
+        return self._slots.waiting
 
     @property
     def free_pages(self) -> int:
@@ -95,17 +99,17 @@ class Coalescer:
         """Raise ``ServerBusy`` if a request that came now would be turned away."""
         if self._stopped:
             raise ServerStopping("the server is stopping")
-        if self._slots.value == 0 and self._waiting >= self._max_waiting:
+        if self._slots.free == 0 and self.waiting >= self._max_waiting:
             raise ServerBusy(
-                f"all {self._max_sessions} sessions are taken and {self._waiting} requests wait",
+                f"all {self._max_sessions} sessions are taken and {self.waiting} requests wait",
                 retry_after=1,
             )
 
     @contextlib.asynccontextmanager
     async def session(
-        self, sampling: SamplingParams, *, cache_salt: str = ""
+        self, sampling: SamplingParams, *, cache_salt: str = "", user: str = ""
     ) -> AsyncIterator[Session]:
-        """A slot for the length of the block, first come, first served.
+        """A slot for the length of the block; users who wait for one take turns.
 
         Leaving the block, in whatever way, is the cancellation: the rows leave the batch at the
         next step boundary and their pages return to the pool.
@@ -116,14 +120,8 @@ class Coalescer:
         """
         self.check_capacity()
         times = SessionTimes(opened=trio.current_time())
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        session = Session(
-            next(self._ids), sampling, self.info, self._ring, times, cache_salt=cache_salt
-        )
+        await self._slots.acquire(user)
+        session = Session(next(self._ids), sampling, self.info, self._ring, times, cache_salt, user)
         self._sessions[session.id] = session
         times.started = trio.current_time()
         try:
@@ -186,7 +184,13 @@ class Coalescer:
         self._open_newcomers()
         if not self._runnable():
             return Plan()  # the engine refused those that there were
-        plan = plan_step(self._sessions.values(), self._engine.free_pages_without, self._budget)
+        plan = plan_step(
+            self._sessions.values(),
+            self._engine.free_pages_without,
+            self._budget,
+            self._shares,
+            self._pace,
+        )
         if not plan.rows:
             # This must not be; it costs one session and not everybody's engine.
             oldest = min(
@@ -266,6 +270,7 @@ class Coalescer:
             if session.state is SlotState.DONE:
                 self._close_in_engine(session)
         self.stats.stepped(plan, result)
+        self._pace.measured(plan.load, result.seconds)
 
     def _step_failed(self, plan: Plan, error: Exception) -> None:
         _log.error("a step of %d sessions failed", len(plan.rows), exc_info=error)

@@ -92,9 +92,11 @@ class Session:
         last_is_on_device: moreover the engine still holds it, so it need not be sent.
         opened_in_engine: the engine knows the sequence.
         cache_salt: it shares cached beginnings only with sessions of the same salt.
+        user: whose it is; users are served in turn.
         reused: how many of ``evaluated`` came from the prefix cache when it was opened.
         reused_at_first: the same, of the prompt alone (it may be opened anew when preempted).
         was_preempted: its pages were taken at least once.
+        furthest: the most that ``evaluated`` has been.
     """
 
     id: int
@@ -102,10 +104,11 @@ class Session:
     info: EngineInfo
     notify: Callable[[], None]
     times: SessionTimes
-    cache_salt: str = ""
+    cache_salt: str = field(default="", repr=False)
+    user: str = field(default="", repr=False)
     arrival: int = field(default_factory=itertools.count().__next__)
     state: SlotState = SlotState.FREE
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list, repr=False)
     evaluated: int = 0
     last_is_drawn: bool = False
     last_is_on_device: bool = False
@@ -113,6 +116,7 @@ class Session:
     reused: int = 0
     reused_at_first: int = 0
     was_preempted: bool = False
+    furthest: int = 0
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
@@ -262,6 +266,7 @@ class Session:
     def committed(self, count: int, sampled: SampledToken | None, rows: int) -> None:
         """The engine has committed ``count`` tokens of this session in a step of ``rows`` rows."""
         self.evaluated += count
+        self.furthest = max(self.furthest, self.evaluated)
         self.times.steps += 1
         self.times.rows += rows
         self.times.last_step = trio.current_time()

@@ -16,11 +16,12 @@ from tests.fake_engine import FakeEngine, expected
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, how many tokens it wants, and after how many it leaves (None: it stays)."""
+    """A user's prompt, how many tokens it wants, after how many it leaves (None: it stays)."""
 
     prompt: tuple[int, ...]
     count: int
     leaves_after: int | None
+    user: str = ""
 
 
 beginnings = st.sampled_from([(), tuple(range(20)), tuple(range(9)), (5,) * 12])
@@ -35,6 +36,7 @@ requests = st.builds(
     ),
     count=st.integers(1, 25),
     leaves_after=st.none() | st.integers(0, 20),
+    user=st.sampled_from("abc"),
 )
 
 
@@ -68,7 +70,7 @@ def test_everyone_gets_the_tokens_of_their_own_prompt(
 
     async def ask(index: int, request: Request) -> None:
         tokens = got[index] = []
-        async with coalescer.session(SamplingParams()) as session:
+        async with coalescer.session(SamplingParams(), user=request.user) as session:
             session.start(request.prompt, max_new_tokens=request.count, stop_tokens=frozenset())
             while request.leaves_after is None or len(tokens) < request.leaves_after:
                 delivery = await session.receive()
