@@ -105,8 +105,8 @@ def sampled(engine: Engine, *items: StepItem) -> list[SampledToken]:
     tokens = []
     for outcome in engine.eval_batch(items).outcomes:
         assert isinstance(outcome, Evaluated), outcome
-        assert outcome.sampled is not None
-        tokens.append(outcome.sampled)
+        tokens.extend(outcome.sampled)
+    assert len(tokens) == len(items)
     return tokens
 
 
