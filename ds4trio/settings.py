@@ -83,8 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=65536, description="most prompt tokens in a step that others decode in"),
     ] = 128
     on_batch_failure: Annotated[
-        Literal["fail"], Meta(description="what a failed step does to its members")
-    ] = "fail"
+        Literal["recover", "fail"],
+        Meta(description="what a failed step does to its members: try them anew, or end them"),
+    ] = "recover"
 
     max_output_tokens: Annotated[
         int, Meta(ge=1, description="most tokens of an answer when the request names no limit")

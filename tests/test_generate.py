@@ -256,7 +256,7 @@ async def test_closing_the_events_frees_everything() -> None:
 
 async def test_failed_step_ends_the_answer_after_the_tokens_before_it() -> None:
     engine = ScriptedEngine(repeat=True)
-    async with generating(engine) as generator:
+    async with generating(engine, on_batch_failure="fail") as generator:
         engine.fault = lambda items: len(engine.batches) == 3
         seen: list[TextDelta] = []
         with pytest.raises(BatchFailed):
@@ -293,7 +293,7 @@ async def test_what_was_drawn_beyond_a_stop_text_counts_for_nothing() -> None:
             async with contextlib.aclosing(generator.generate(prompt)) as events:
                 seen = [await anext(events)]
                 if slowly:
-                    await until(lambda: engine.sequences == {})  # it has said everything
+                    await until(lambda: not engine.sequences)  # it has said everything
                 seen += [event async for event in events]
         finished = seen.pop()
         assert isinstance(finished, Finished)

@@ -44,13 +44,26 @@ FreePages = Callable[[Collection[int]], int]
 """Pages that would be free if these sequences were closed."""
 
 
-def plan_step(sessions: Iterable[Session], free_pages: FreePages, budget: Budget) -> Plan:
+def plan_step(
+    sessions: Iterable[Session],
+    free_pages: FreePages,
+    budget: Budget,
+    alone: Session | None = None,
+) -> Plan:
     """Choose the rows of the next step. Reads the sessions and changes none of them.
 
     Only sessions that are open in the engine take part. If the oldest runnable one does, the plan
     has at least one row.
+
+    Args:
+        alone: no other takes part, and all others make room for this one.
     """
     by_age = sorted(sessions, key=lambda session: session.arrival)
+    if alone is not None:
+        rest = _Room(by_age, free_pages, alone)
+        plan = Plan(preempted=rest.preempted)
+        _place(alone, min(alone.waiting, budget.step_tokens), plan, rest)
+        return plan
     runnable = [session for session in by_age if session.runnable and session.opened_in_engine]
     room = _Room(by_age, free_pages)
     plan = Plan(preempted=room.preempted)
@@ -62,8 +75,8 @@ def plan_step(sessions: Iterable[Session], free_pages: FreePages, budget: Budget
 
     for session in runnable:
         if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
-            _place(session, 1, plan, room)
-    tokens_left = budget.step_tokens - len(plan.rows)
+            _place(session, 1 + room.guesses(session), plan, room)
+    tokens_left = budget.step_tokens - sum(item.most for _, item in plan.rows)
     if plan.rows:
         tokens_left = min(tokens_left, budget.prefill_chunk)
     for session in runnable:
@@ -91,13 +104,15 @@ def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
 class _Room:
     """The free pages as the plan grows, and the sessions that gave theirs up for it."""
 
-    def __init__(self, by_age: list[Session], free_pages: FreePages) -> None:
+    def __init__(
+        self, by_age: list[Session], free_pages: FreePages, alone: Session | None = None
+    ) -> None:
         self.preempted: list[Session] = []
         self._free_pages = free_pages
         self._taken: dict[int, int] = {}
-        holders = [session for session in by_age if session.opened_in_engine]
-        self._at_rest = [session for session in holders if not session.runnable]
-        self._running = [session for session in holders if session.runnable]
+        holders = [s for s in by_age if s.opened_in_engine and s is not alone]
+        self._at_rest = [s for s in holders if alone is not None or not s.runnable]
+        self._running = [s for s in holders if alone is None and s.runnable]
 
     def make(self, session: Session, count: int) -> bool:
         """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
@@ -117,10 +132,15 @@ class _Room:
                     low = middle + 1
             gone += victims[:low]
         for victim in gone[len(self.preempted) :]:
-            (self._running if victim.runnable else self._at_rest).remove(victim)
+            (self._running if victim in self._running else self._at_rest).remove(victim)
             self.preempted.append(victim)
         self._taken[session.id] = needed
         return True
+
+    def guesses(self, session: Session) -> int:
+        """Those that the session's next row may carry, if there is room: nobody gives any up."""
+        needed = session.pages_for_next(1 + session.guesses)
+        return session.guesses if needed <= self._free(self.preempted) else 0
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""

@@ -16,9 +16,9 @@ class EngineLike(Protocol):
     ``run`` blocks and is for worker threads. Everything else only keeps books, takes no time worth
     mentioning, and is called by one thread, whether steps run meanwhile or not.
 
-    A step goes through ``prepare``, ``run``, and then ``commit`` or ``abandon``. The next one may be
-    prepared before, on the assumption that those before it succeed; both are then run at the same
-    time by two threads, and are carried out in the order in which they were prepared. Steps are
+    A step goes through ``prepare``, ``run``, and then ``commit`` or ``abandon``. The next one may
+    be prepared before, on the assumption that those before it succeed; two threads then run both
+    at the same time, and they are carried out in the order in which they were prepared. Steps are
     committed in that order too. When one fails, those prepared after it are not carried out
     (``StepVoid``), and all of them must be abandoned before anything else is prepared.
     """

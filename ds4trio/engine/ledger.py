@@ -1,4 +1,4 @@
-"""The books of an engine: who has which tokens on which pages, and what steps in flight will change.
+"""The books of an engine: who has which tokens on which pages, and what steps in flight change.
 
 No tensors here. A step is prepared from the books as they will be when those before it have
 succeeded, so that it can be handed to the runner while they still run.
@@ -7,7 +7,6 @@ succeeded, so that it can be handed to the runner while they still run.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -87,7 +86,7 @@ class Ledger:
         self._prefix_cache = prefix_cache
         self._sequences: dict[int, _Sequence] = {}
         self._prepared = 0
-        self._in_flight: deque[tuple[Step, list[_Work]]] = deque()
+        self._in_flight: dict[int, list[_Work]] = {}  # by the numbers of their commands
         # What the runner has not been told yet.
         self._reset = True
         self._closed: list[int] = []
@@ -206,7 +205,7 @@ class Ledger:
             accepted.state.end += accepted.item.most
             accepted.state.draws = accepted.item.sample
         step = Step(tuple(items), refused, command)
-        self._in_flight.append((step, work))
+        self._in_flight[command.number] = work
         self._prepared += 1
         self._reset = False
         self._closed.clear()
@@ -222,9 +221,9 @@ class Ledger:
 
         Raises EngineMisuse unless it is the oldest one in flight.
         """
-        if not self._in_flight or self._in_flight[0][0] is not step:
+        if step.command.number != next(iter(self._in_flight), None):
             raise EngineMisuse("steps are committed in the order of their preparation")
-        _, work = self._in_flight.popleft()
+        work = self._in_flight.pop(step.command.number)
         accepted: dict[int, Evaluated] = {}
         for done, sampled in zip(work, ran.sampled, strict=True):
             state, item = done.state, done.item
@@ -254,13 +253,7 @@ class Ledger:
 
         The runner will be told anew what it has to know, and no cached beginning is trusted.
         """
-        for place, (other, work) in enumerate(self._in_flight):
-            if other is step:
-                break
-        else:
-            raise EngineMisuse("this step is not in flight")
-        del self._in_flight[place]
-        for undone in work:
+        for undone in self._in_flight.pop(step.command.number):
             state, item = undone.state, undone.item
             if self._sequences.get(item.sequence) is state:
                 self._pool.shrink(item.sequence, undone.pages)

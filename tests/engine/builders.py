@@ -102,7 +102,7 @@ class Bench:
 
 def sampled(engine: Engine, *items: StepItem) -> list[SampledToken]:
     """Evaluate a step in which every item is accepted and draws."""
-    tokens = []
+    tokens: list[SampledToken] = []
     for outcome in engine.eval_batch(items).outcomes:
         assert isinstance(outcome, Evaluated), outcome
         tokens.extend(outcome.sampled)

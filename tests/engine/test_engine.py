@@ -171,7 +171,8 @@ def test_a_step_that_fails_commits_nothing(
 
     with monkeypatch.context() as patch:
         name = "_head" if broken != "a product raises" else "_down"
-        place: Any = engine.runner.decoder if name == "_head" else engine.runner.decoder._blocks[1]._mlp
+        decoder: Any = engine.runner.decoder
+        place = decoder if name == "_head" else decoder._blocks[1]._mlp
         head: Linear = fail
         patch.setattr(place, name, head)
         ninth = StepItem(8, (1,) * 20)

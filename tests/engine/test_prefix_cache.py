@@ -32,7 +32,7 @@ def say(
     engine.open(sequence, sampling, cache_salt=salt)
     reused = engine.reuse(sequence, prompt)
     items = [StepItem(sequence, tuple(prompt[reused:]))] + [StepItem(sequence)] * (count - 1)
-    tokens = []
+    tokens: list[int] = []
     for item in items:
         (outcome,) = engine.eval_batch([item]).outcomes
         assert isinstance(outcome, Evaluated)
