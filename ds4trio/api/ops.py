@@ -29,6 +29,8 @@ def ops(service: Service) -> Blueprint:
         if not service.ready:
             return json_response({"status": "loading"}, 503)
         coalescer = service.generator.coalescer
+        if not coalescer.ready:
+            return json_response({"status": "restarting"}, 503)
         return json_response(
             {
                 "status": "ok",

@@ -6,20 +6,22 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.run import worker_serve
-from hypercorn.utils import wrap_app
 
-from ds4trio.api.service import Service
-from ds4trio.app import create_app
 from ds4trio.cli.progress import TerminalProgress
+from ds4trio.engine.process import ProcessRunner
+from ds4trio.engine.spec import RunnerSpec
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.load import load_model
 from ds4trio.models.resolve import resolve
 from ds4trio.settings import Field, Settings, SettingsError
+
+if TYPE_CHECKING:
+    from ds4trio.api.service import Service
 
 __all__ = ["serve"]
 
@@ -46,10 +48,15 @@ def _serve(ctx: click.Context, /, **flags: Any) -> None:
         raise click.ClickException(str(error)) from None
     try:
         with TerminalProgress() as progress:
-            resolve(settings.model, progress=progress)
+            source = resolve(settings.model, progress=progress)
+            load_model(source, progress=progress)  # the first time, that converts it
     except ModelUnavailable as error:
         raise click.ClickException(str(error)) from None
-    ctx.exit(trio.run(_run, settings))
+    runner = None
+    if settings.engine == "process":
+        # First of all: it loads the model while this process imports what it serves with.
+        runner = ProcessRunner(RunnerSpec.of(settings, source))
+    ctx.exit(trio.run(_run, settings, runner))
 
 
 serve = click.Command(
@@ -60,9 +67,15 @@ serve = click.Command(
 )
 
 
-async def _run(settings: Settings) -> int:
+async def _run(settings: Settings, runner: ProcessRunner | None) -> int:
     """Serve until a signal comes or the engine is lost. Returns the exit status."""
-    app = create_app(settings)
+    from hypercorn.config import Config
+    from hypercorn.trio.run import worker_serve
+    from hypercorn.utils import wrap_app
+
+    from ds4trio.app import create_app, load_generator
+
+    app = create_app(settings, load=partial(load_generator, runner=runner))
     service: Service = app.config["SERVICE"]
     config = Config()
     config.bind = [f"{settings.host}:{settings.port}"]

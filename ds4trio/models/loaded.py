@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ds4trio.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LoadedModel"]
 

@@ -376,7 +376,13 @@ async def serving_script(
 @asynccontextmanager
 async def serving_tiny(folder: Path, **fields: Any) -> AsyncIterator[Api]:
     """A server of the tiny model; ``fields`` are settings."""
-    defaults = {"device": "cpu", "dtype": "float32", "kv_memory": "8MiB", "shutdown_timeout": 0.5}
+    defaults = {
+        "engine": "thread",
+        "device": "cpu",
+        "dtype": "float32",
+        "kv_memory": "8MiB",
+        "shutdown_timeout": 0.5,
+    }
     settings = Settings(**{"model": str(folder), **defaults, **fields})
 
     def load(settings: Settings) -> tuple[Generator, str]:
