@@ -163,9 +163,12 @@ class Coalescer:
             task_status.started()
             try:
                 while True:
-                    if not self._flights:
+                    if self._flights or self._runnable():
+                        self._take_off(flights, self._depth)
+                    else:
                         await self._gather()
-                    self._take_off(flights)
+                        # Whoever comes during the first step is to find a place in the second.
+                        self._take_off(flights, 1)
                     if self._flights:
                         await self._land()
             finally:
@@ -184,9 +187,7 @@ class Coalescer:
             self._bell.send_nowait(None)
 
     async def _gather(self) -> None:
-        """Return when there is something to step: at once if busy, else after the window."""
-        if self._runnable():
-            return
+        """Wait until there is something to step, and the window has closed."""
         if self.stats.went_idle():
             _log.info("idle: %s", self.stats.summary())
         while not self._runnable():
@@ -201,9 +202,9 @@ class Coalescer:
     def _live(self) -> int:
         return sum(session.live for session in self._sessions.values())
 
-    def _take_off(self, flights: trio.Nursery) -> None:
-        """Plan, prepare and hand over as many steps as there may be in flight."""
-        while len(self._flights) < self._depth:
+    def _take_off(self, flights: trio.Nursery, depth: int) -> None:
+        """Plan, prepare and hand over steps until so many are in flight."""
+        while len(self._flights) < depth:
             plan = self._plan()
             if not plan.rows:
                 return

@@ -49,7 +49,7 @@ def _serve(ctx: click.Context, /, **flags: Any) -> None:
     try:
         with TerminalProgress() as progress:
             source = resolve(settings.model, progress=progress)
-            load_model(source, progress=progress)  # the first time, that converts it
+            load_model(source)  # the first time, that converts it
     except ModelUnavailable as error:
         raise click.ClickException(str(error)) from None
     runner = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -413,19 +414,44 @@ async def test_an_engine_that_is_lost_ends_the_coalescer() -> None:
 
 
 async def test_the_next_step_waits_at_the_engine_while_one_runs() -> None:
-    """Prompt, first and second draw: what the client reads plays no part in it."""
+    """The end of a prompt, and the first draw after it."""
     engine = FakeEngine()
-    async with running(engine) as coalescer:
+    async with running(engine, budget=Budget(2, 2, 8)) as coalescer:
         engine.gate.clear()
         async with coalescer.session(SAMPLING) as session:
-            session.start([1, 2], max_new_tokens=3, stop_tokens=frozenset())
+            session.start([1, 2, 3, 4], max_new_tokens=3, stop_tokens=frozenset())
             await trio.to_thread.run_sync(engine.in_step.wait, 5)
             await wait_all_tasks_blocked()
-            assert session.state is SlotState.PENDING
-            assert [item.tokens for item in session.in_flight] == [(1, 2), ()]
+            assert [item.tokens for item in session.in_flight] == [(1, 2)]
+
+            def pause(items: Sequence[StepItem]) -> None:
+                if items[0].tokens == (3, 4):
+                    engine.gate.clear()
+                    begun.set()
+                    engine.gate.wait(5)
+
+            begun = threading.Event()
+            engine.fake.fault = pause
             engine.gate.set()
-            assert await collect(session) == expected([1, 2], 3)
-    assert [len(batch) for batch in engine.batches] == [1, 1, 1], "and no step too many"
+            await trio.to_thread.run_sync(begun.wait, 5)
+            await wait_all_tasks_blocked()
+            assert [item.tokens for item in session.in_flight] == [(3, 4), ()]
+            assert session.state is SlotState.PENDING
+            engine.gate.set()
+            assert await collect(session) == expected([1, 2, 3, 4], 3)
+    assert [len(batch) for batch in engine.batches] == [1, 1, 1, 1], "and no step too many"
+
+
+async def test_who_comes_during_the_first_step_is_in_the_second() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        engine.gate.clear()
+        nursery.start_soon(answer, coalescer, [1, 2], 9)
+        await trio.to_thread.run_sync(engine.in_step.wait, 5)
+        nursery.start_soon(answer, coalescer, [3, 4], 9)
+        await wait_all_tasks_blocked()
+        engine.gate.set()
+    assert [len(batch) for batch in engine.batches[:3]] == [1, 2, 2]
 
 
 async def test_without_batching_it_is_one_step_at_a_time() -> None:
