@@ -224,14 +224,14 @@ class Coalescer:
             self._open_newcomers()
         elif not suspect.opened_in_engine:
             self._open_in_engine(suspect)
-        if not self._runnable():
+        if not self._runnable() or (suspect is not None and suspect.ended):
             return Plan()  # the engine refused those that there were
         plan = plan_step(
             self._sessions.values(), self._engine.free_pages_without, self._budget, suspect
         )
         if any(session.in_flight for session in plan.preempted):
             return Plan()  # what they are about to get would be lost
-        if not plan.rows and not self._flights and (suspect is None or suspect.opened_in_engine):
+        if not plan.rows and not self._flights:
             # This must not be; it costs one session and not everybody's engine.
             oldest = suspect or min(
                 (session for session in self._sessions.values() if session.runnable),
@@ -294,6 +294,7 @@ class Coalescer:
             self._hand_out(flight, flight.ran)
             return
         assert flight.error is not None
+        self._engine.abandon(flight.step)
         void = list(self._flights)
         for later in void:
             await later.landed.wait()
@@ -321,11 +322,11 @@ class Coalescer:
         )
 
     def _step_failed(self, failed: Flight, error: Exception, void: Sequence[Flight]) -> None:
-        """Nothing of the failed step counts, nor of those prepared after it, which were not run."""
+        """Nothing of the failed step counts, nor of those prepared after it: they are void."""
         _log.error("a step of %d sessions failed", len(failed.members), exc_info=error)
         self.stats.failed_steps += 1
-        for flight in (failed, *void):
-            self._engine.abandon(flight.step)
+        for later in void:
+            self._engine.abandon(later.step)
         members = [member.session for member in failed.members if member.stays]
         for session in members:
             self._engine.close(session.id)

@@ -72,7 +72,7 @@ class EngineLike(Protocol):
         ...
 
     def run(self, step: Step) -> Ran:
-        """Carry a step out. Blocks. Every step that was prepared must be run.
+        """Carry a step out. Blocks. Every step that was prepared must be run, or be abandoned.
 
         Raises:
             StepVoid: one before it failed, or the engine was stopped.
@@ -116,6 +116,10 @@ class RunnerLike(Protocol):
 
         Raises what ``EngineLike.run`` raises.
         """
+        ...
+
+    def leave_out(self, number: int) -> None:
+        """The command of this number does not come, if it has not come: go on without it."""
         ...
 
     def stop(self) -> None:

@@ -253,6 +253,7 @@ class Ledger:
 
         The runner will be told anew what it has to know, and no cached beginning is trusted.
         """
+        self._runner.leave_out(step.command.number)
         for undone in self._in_flight.pop(step.command.number):
             state, item = undone.state, undone.item
             if self._sequences.get(item.sequence) is state:

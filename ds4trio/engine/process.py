@@ -93,6 +93,11 @@ class ProcessRunner:
                 raise child
             return self._answer(child)
 
+    def leave_out(self, number: int) -> None:
+        """The command of this number will not come. Nothing happens if it did."""
+        self._sending.leave_out(number)
+        self._answering.leave_out(number)
+
     def stop(self) -> None:
         """End the process, in the middle of a step if need be."""
         with self._changing:

@@ -14,10 +14,11 @@ __all__ = ["InTurn", "Turns"]
 
 
 class Turns:
-    """Lets numbers through one at a time, from 0 on, and leaves none out."""
+    """Lets numbers through one at a time, from 0 on, and leaves none out but by request."""
 
     def __init__(self) -> None:
         self._next = 0
+        self._left_out: set[int] = set()
         self._changed = threading.Condition()
 
     @contextmanager
@@ -28,9 +29,24 @@ class Turns:
         try:
             yield
         finally:
-            with self._changed:
+            self._advance(number)
+
+    def leave_out(self, number: int) -> None:
+        """No thread will come with this number. Nothing happens if one did."""
+        with self._changed:
+            if number > self._next:
+                self._left_out.add(number)
+                return
+        if number == self._next:
+            self._advance(number)
+
+    def _advance(self, number: int) -> None:
+        with self._changed:
+            self._next = number + 1
+            while self._next in self._left_out:
+                self._left_out.remove(self._next)
                 self._next += 1
-                self._changed.notify_all()
+            self._changed.notify_all()
 
 
 class _Steps(Protocol):
@@ -59,6 +75,9 @@ class InTurn:
             if self._stopped:
                 raise StepVoid("the engine has been stopped")
             return self._runner.step(command)
+
+    def leave_out(self, number: int) -> None:
+        self._turns.leave_out(number)
 
     def stop(self) -> None:
         self._stopped = True

@@ -14,7 +14,7 @@ from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.failure import FailurePolicy, fail_all, recover
 from ds4trio.batching.schedule import Budget
 from ds4trio.batching.session import MAX_UNREAD, Session, SlotState
-from ds4trio.engine.step import Opening, SamplingParams, StepItem
+from ds4trio.engine.step import Opening, Ran, SamplingParams, Step, StepItem
 from ds4trio.errors import (
     BatchFailed,
     ContextLengthExceeded,
@@ -387,6 +387,27 @@ async def test_when_the_engine_dies_everybody_is_evaluated_anew() -> None:
         second = await bystander.eval()
         assert [first.token, second.token] == expected([1, 2, 3], 2)
         assert engine.batches[-1] == (StepItem(bystander.id, (1, 2, 3, first.token)),)
+
+
+async def test_a_step_that_never_reaches_the_engine_is_made_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no thread for it. The one after it does not wait for its turn forever."""
+    engine = FakeEngine()
+    run, tried = engine.run, 0
+
+    def without_thread(step: Step) -> Ran:
+        nonlocal tried
+        tried += 1
+        if tried == 5:
+            raise RuntimeError("can't start new thread")
+        return run(step)
+
+    monkeypatch.setattr(engine, "run", without_thread)
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(outcomes) == sorted((expected([index], 20), 0) for index in range(8))
+        await assert_everything_returned(coalescer, engine)
 
 
 async def test_an_engine_that_is_lost_ends_the_coalescer() -> None:

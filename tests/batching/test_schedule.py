@@ -53,3 +53,24 @@ def test_without_batching_one_that_must_wait_lets_another_go_on() -> None:
     young = session(2, tokens=21, evaluated=20, last_step=1.0)
     plan = plan_step([old, young], free(0, young), Budget(512, 16, 1))
     assert [member.id for member, _ in plan.rows] == [1]
+
+
+def test_for_one_that_goes_alone_everybody_makes_room() -> None:
+    old = session(1, tokens=96, evaluated=95)
+    suspect = session(2, tokens=60, evaluated=0)
+    plan = plan_step([old, suspect], free(6, old), Budget(512, 16, 8), alone=suspect)
+    assert [(member.id, len(item.tokens)) for member, item in plan.rows] == [(2, 60)]
+    assert plan.preempted == [old]
+
+
+def test_guesses_take_the_room_that_there_is_and_nobodys() -> None:
+    members = [session(number, tokens=20, evaluated=19) for number in (1, 2, 3)]
+    for member in members:
+        member.draft = 3
+        member._remaining = 100
+    members[2]._remaining = 2
+    plan = plan_step(members, free(1, *members), Budget(512, 16, 8))
+    assert [item.draft for _, item in plan.rows] == [3, 0, 0]
+    plan = plan_step(members, free(9, *members), Budget(512, 16, 8))
+    assert [item.draft for _, item in plan.rows] == [3, 3, 1]
+    assert plan.preempted == []
