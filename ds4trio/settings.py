@@ -54,7 +54,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="memory for keys and values, such as 2GiB; auto looks at the machine")
     ] = "auto"
     page_size: Annotated[
-        int, Meta(ge=1, le=1024, description="positions in one page of the KV cache")
+        int,
+        Meta(
+            ge=16,
+            le=1024,
+            multiple_of=16,
+            description="positions in one page of the KV cache, a multiple of 16",
+        ),
     ] = 16
 
     prefix_cache: Annotated[

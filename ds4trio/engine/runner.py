@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import Span, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import activation_dtype
@@ -90,14 +90,18 @@ class Runner:
         context = min(context_length or config.context_length, config.context_length)
         numbers = activation_dtype(kind)
         with torch.inference_mode():
-            self.decoder = Decoder(
-                config, weights, dtype=kind, device=place, context_length=context
-            )
+            self.decoder = Decoder(config, weights, dtype=kind, device=place)
             if pages is None:
                 memory = spare_memory(place) if kv_memory is None else kv_memory
                 pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
-            cache = KVCache(config, pages=pages, page_size=page_size, dtype=numbers, device=place)
-            self._attention = PagedAttention(cache, config.heads)
+            self._attention = make_attention(
+                config,
+                context_length=context,
+                pages=pages,
+                page_size=page_size,
+                dtype=kind,
+                device=place,
+            )
         self._sequences: dict[int, _Sequence] = {}
         self._broken = False
         self._device = place

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import PagedAttention, Span, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.linear import activation_dtype
+from ds4trio.engine.native.paged import NativeAttention
+from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import Evaluated, SampledToken, SamplingParams, StepItem
 from ds4trio.models.config import ModelConfig
 from ds4trio.models.config_hf import config_from_hf
@@ -67,24 +69,50 @@ def make_engine(pair: Pair, *, pages: int = 64, page_size: int = 16, **settings:
 
 
 class Bench:
-    """A decoder over pages of its own, to look at logits of any position."""
+    """A decoder over pages of its own, to look at logits of any position.
+
+    Args:
+        pair: of a reference and weights.
+        dtype: of the products.
+        pages, page_size: of the cache.
+        plain: attention in torch's operations, also where there are kernels of our own.
+    """
 
     def __init__(
-        self, pair: Pair, *, dtype: str = "float32", pages: int = 64, page_size: int = 16
+        self,
+        pair: Pair,
+        *,
+        dtype: str = "float32",
+        pages: int = 64,
+        page_size: int = 16,
+        plain: bool = False,
     ) -> None:
-        kind = activation_dtype(dtype)
+        config, kind = pair.config, activation_dtype(dtype)
         with torch.inference_mode():
-            self.cache = KVCache(
-                pair.config, pages=pages, page_size=page_size, dtype=kind, device=CPU
-            )
-            self.attention = PagedAttention(self.cache, pair.config.heads)
-            self.decoder = Decoder(
-                pair.config,
-                pair.weights,
+            self.attention = make_attention(
+                config,
+                context_length=config.context_length,
+                pages=pages,
+                page_size=page_size,
                 dtype=dtype,
                 device=CPU,
-                context_length=pair.config.context_length,
             )
+            if plain:
+                cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=CPU)
+                rotary = Rotary(config, config.context_length, CPU)
+                self.attention = PagedAttention(cache, rotary, config.heads)
+            self.decoder = Decoder(config, pair.weights, dtype=dtype, device=CPU)
+
+    def spoil(self) -> None:
+        """Leave NaN everywhere in the cache."""
+        attention = self.attention
+        with torch.inference_mode():
+            if isinstance(attention, NativeAttention):
+                attention._keys.fill(torch.nan)
+                attention._values.fill(torch.nan)
+            elif isinstance(attention, PagedAttention):
+                attention._cache.keys.fill_(torch.nan)
+                attention._cache.values.fill_(torch.nan)
 
     def logits(self, step: Sequence[tuple[Span, Sequence[int]]]) -> list[torch.Tensor]:
         """Evaluate spans with their tokens in one step; logits of each, [count, vocab]."""
