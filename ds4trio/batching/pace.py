@@ -91,6 +91,10 @@ class Load:
     position: float = 0.0
 
 
+PLANNED_AHEAD = 2
+"""Steps that are planned before what one shows is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Who waits for a first token while others decode.
@@ -113,9 +117,11 @@ class Pace:
         self._decode_seconds = _Curve(RECENT_STEPS, ratio=1.2)
         self._token_seconds = _Curve(RECENT_TOKENS, ratio=2.0, start=256.0)
         self._since_decode_only = LOOK_AGAIN
+        self._steps_to_come = 0
 
     def measured(self, load: Load, seconds: float) -> None:
         """A step with this load took so many seconds inside the engine."""
+        self._steps_to_come = max(0, self._steps_to_come - 1)
         told = 0.0 < seconds < math.inf
         if not load.prompt_tokens:
             if told and load.decoding:
@@ -137,6 +143,7 @@ class Pace:
             most: prompt tokens that must not be exceeded.
         """
         if self._must_look(decoding):
+            self._steps_to_come = PLANNED_AHEAD
             return Allowance(0)
         alone = self._decode_seconds.at(decoding)
         if alone is None:
@@ -151,7 +158,7 @@ class Pace:
 
     def _must_look(self, decoding: int) -> bool:
         """The step should show what one costs that only decodes; never two in a row."""
-        if not self._since_decode_only:
+        if not self._since_decode_only or self._steps_to_come:
             return False
         seen = self._decode_seconds.seen_near(decoding, KNOWN_WITHIN)
         if not seen:

@@ -56,13 +56,24 @@ def plan_step(
     budget: Budget,
     shares: Shares,
     pace: Pace,
+    *,
+    alone: Session | None = None,
 ) -> Plan:
     """Choose the rows of the next step. Reads the sessions and changes none of them.
 
     Only sessions that are open in the engine take part. If the oldest runnable one does, the plan
-    has at least one row. What is planned is put on its users' counters in ``shares``.
+    has at least one row. Users who wait are made known to ``shares``.
+
+    Args:
+        alone: no other takes part, and all others make room for this one.
     """
     by_age = sorted(sessions, key=lambda session: session.arrival)
+    if alone is not None:
+        rest = _Room(by_age, free_pages, alone)
+        plan = Plan(preempted=rest.preempted)
+        _place(alone, min(alone.waiting, budget.step_tokens), plan, rest)
+        plan.load = _load(plan)
+        return plan
     runnable = [session for session in by_age if session.runnable and session.opened_in_engine]
     room = _Room(by_age, free_pages)
     plan = Plan(preempted=room.preempted)
@@ -74,18 +85,16 @@ def plan_step(
     else:
         for session in runnable:
             if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
-                _place(session, 1, plan, room)
+                _place(session, 1 + room.guesses(session), plan, room)
         turns = Turns(shares, (s for s in runnable if s.state is SlotState.PREFILLING))
         _add_prompts(plan, turns, room, budget, _allowance(plan, turns, budget, pace))
     plan.load = _load(plan)
-    for session, item in plan.rows:
-        shares.charge(session, len(item.tokens) or 1)
     return plan
 
 
 def _allowance(plan: Plan, turns: Turns, budget: Budget, pace: Pace) -> Allowance:
     decoding = len(plan.rows)
-    left = budget.step_tokens - decoding
+    left = budget.step_tokens - sum(item.most for _, item in plan.rows)
     if not decoding:
         return Allowance(left)
     first = turns.first
@@ -114,13 +123,13 @@ def _add_prompts(
         if session.arrival > oldest_blocked:
             continue
         short = _is_short(session)
-        count = allowance.fits(session.waiting, session.evaluated, short=short)
+        count = allowance.fits(session.waiting, session.scheduled, short=short)
         if count <= 0:
             break
         # A beginner without room for all of it would soon have to give its pages back.
         fits = session.begun or not plan.rows or room.has_spare(session, len(plan.rows))
         if fits and _place(session, count, plan, room):
-            allowance.spend(count, session.evaluated, short=short)
+            allowance.spend(count, session.scheduled, short=short)
             turns.took(session, count)
         else:
             oldest_blocked = session.arrival
@@ -128,7 +137,7 @@ def _add_prompts(
 
 def _load(plan: Plan) -> Load:
     chunks = [
-        (len(item.tokens), session.evaluated)
+        (len(item.tokens), session.scheduled)
         for session, item in plan.rows
         if session.state is SlotState.PREFILLING
     ]
@@ -148,13 +157,15 @@ def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
 class _Room:
     """The free pages as the plan grows, and the sessions that gave theirs up for it."""
 
-    def __init__(self, by_age: list[Session], free_pages: FreePages) -> None:
+    def __init__(
+        self, by_age: list[Session], free_pages: FreePages, alone: Session | None = None
+    ) -> None:
         self.preempted: list[Session] = []
         self._free_pages = free_pages
         self._taken: dict[int, int] = {}
-        holders = [session for session in by_age if session.opened_in_engine]
-        self._at_rest = [session for session in holders if not session.runnable]
-        self._running = [session for session in holders if session.runnable]
+        holders = [s for s in by_age if s.opened_in_engine and s is not alone]
+        self._at_rest = [s for s in holders if alone is not None or not s.runnable]
+        self._running = [s for s in holders if alone is None and s.runnable]
 
     def make(self, session: Session, count: int) -> bool:
         """Take the pages for ``count`` more tokens, from other sessions if need be, or none."""
@@ -176,10 +187,15 @@ class _Room:
                     low = middle + 1
             gone += victims[:low]
         for victim in gone[len(self.preempted) :]:
-            (self._running if victim.runnable else self._at_rest).remove(victim)
+            (self._running if victim in self._running else self._at_rest).remove(victim)
             self.preempted.append(victim)
         self._taken[session.id] = needed
         return True
+
+    def guesses(self, session: Session) -> int:
+        """Those that the session's next row may carry, if there is room: nobody gives any up."""
+        needed = session.pages_for_next(1 + session.guesses)
+        return session.guesses if needed <= self._free(self.preempted) else 0
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""

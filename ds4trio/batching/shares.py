@@ -58,7 +58,8 @@ class Shares:
 
     def charge(self, session: Session, count: int) -> None:
         """Put ``count`` tokens, the next ones of this session, on its user's counter."""
-        new = session.evaluated + count - max(session.evaluated, session.furthest)
+        done = session.scheduled
+        new = done + count - max(done, session.furthest)
         if new <= 0 or not self._waiting:
             return
         self._had[session.user] = self.had(session.user) + new

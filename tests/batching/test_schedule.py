@@ -78,6 +78,7 @@ def step(sessions: list[Session], shares: Shares, budget: Budget) -> list[tuple[
     """Plan a step and commit it; the ids and sizes of its prompt chunks, in order."""
     plan = plan_step(sessions, free(10_000), budget, shares, looked())
     for member, item in plan.rows:
+        shares.charge(member, len(item.tokens) or 1)
         member.evaluated += len(item.tokens)
         member.furthest = member.evaluated
         if not member.waiting:
@@ -197,3 +198,26 @@ def test_one_that_waits_for_pages_lets_older_ones_go_on_and_no_younger() -> None
     everyone = [decoder, begun, blocked, younger]
     plan = plan_step(everyone, free(9, begun), Budget(512, 64, 8), shares, looked())
     assert [row.id for row, _ in plan.rows] == [1, 2]
+
+
+def test_for_one_that_goes_alone_everybody_makes_room() -> None:
+    old = session(1, tokens=96, evaluated=95)
+    suspect = session(2, tokens=60, evaluated=0)
+    plan = plan_step(
+        [old, suspect], free(6, old), Budget(512, 16, 8), Shares(), looked(), alone=suspect
+    )
+    assert [(member.id, len(item.tokens)) for member, item in plan.rows] == [(2, 60)]
+    assert plan.preempted == [old]
+
+
+def test_guesses_take_the_room_that_there_is_and_nobodys() -> None:
+    members = [session(number, tokens=20, evaluated=19) for number in (1, 2, 3)]
+    for member in members:
+        member.draft = 3
+        member._remaining = 100
+    members[2]._remaining = 2
+    plan = plan_step(members, free(1, *members), Budget(512, 16, 8), Shares(), looked())
+    assert [item.draft for _, item in plan.rows] == [3, 0, 0]
+    plan = plan_step(members, free(9, *members), Budget(512, 16, 8), Shares(), looked())
+    assert [item.draft for _, item in plan.rows] == [3, 3, 1]
+    assert plan.preempted == []

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from ds4trio.batching.coalescer import Coalescer
-from ds4trio.engine.step import (
-    EngineInfo,
-    Evaluated,
-    SampledToken,
-    SamplingParams,
-    StepItem,
-    StepResult,
-)
+from ds4trio.engine.ledger import Ledger
+from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
+from ds4trio.engine.turns import InTurn
 
 
 @dataclass
-class TimedEngine:
-    """Implements ``EngineLike`` with costs and without memory: there are always pages.
+class TimedRunner:
+    """Says the same token always, at a cost.
 
     Needs a clock that jumps (``autojump_clock``), and no deadlines but its own: while its thread
     is on the way to the event loop, every task waits.
 
     Attributes:
-        step, row, token: seconds of a step, of each decode row, and of each prompt token.
+        step_seconds, row, token: seconds of a step, of each decode row, and of each prompt token.
         steep: a prompt token at position ``p`` costs ``1 + p / steep`` times as much.
         noise: one step in ten takes up to this many times as long.
-        steps: items and seconds of the steps so far.
+        steps: rows and seconds of the steps so far.
     """
 
-    step: float = 0.020
+    step_seconds: float = 0.020
     row: float = 0.002
     token: float = 0.0015
     steep: float = 4000.0
@@ -42,42 +36,41 @@ class TimedEngine:
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(97, 10_000, 16, 100_000, "nowhere", "none")
     )
-    steps: list[tuple[tuple[StepItem, ...], float]] = field(default_factory=list)
+    steps: list[tuple[tuple[Row, ...], float]] = field(default_factory=list)
     lengths: dict[int, int] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(1))
 
-    @property
-    def free_pages(self) -> int:
-        return self.info.total_pages
-
-    def free_pages_without(self, sequences: Collection[int]) -> int:
-        return self.free_pages
-
-    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
-        self.lengths[sequence] = 0
-
-    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
-        return 0
-
-    def close(self, sequence: int) -> None:
-        del self.lengths[sequence]
-
-    def eval_batch(self, items: Sequence[StepItem]) -> StepResult:
-        seconds = self.step
-        for item in items:
-            position, count = self.lengths[item.sequence], len(item.tokens)
+    def step(self, command: Command) -> Ran:
+        for sequence in command.closes:
+            del self.lengths[sequence]
+        for opening in command.opens:
+            self.lengths[opening.sequence] = len(opening.tokens)
+        if not command.rows:
+            return Ran((), 0.0)
+        seconds = self.step_seconds
+        for row in command.rows:
+            position, count = self.lengths[row.sequence], len(row.tokens)
             each = self.token * (1 + (position + count / 2) / self.steep)
             seconds += count * each if count > 1 else self.row
-            self.lengths[item.sequence] += count or 1
+            self.lengths[row.sequence] += count or 1
         seconds *= self.random.uniform(0.97, 1.03)
         if self.random.random() < 0.1:
             seconds *= self.random.uniform(1.0, self.noise)
         trio.from_thread.run(trio.sleep, seconds)
-        self.steps.append((tuple(items), seconds))
-        outcomes = tuple(
-            Evaluated(item.sequence, SampledToken(5) if item.sample else None) for item in items
-        )
-        return StepResult(outcomes, self.free_pages, seconds)
+        self.steps.append((command.rows, seconds))
+        return Ran(tuple((SampledToken(5),) if row.sample else () for row in command.rows), seconds)
+
+
+class TimedEngine(Ledger):
+    """The books of a real engine over a ``TimedRunner``, whose arguments it takes."""
+
+    def __init__(self, **costs: float) -> None:
+        self.timed = TimedRunner(**costs)  # type: ignore[arg-type]
+        super().__init__(InTurn(self.timed), prefix_cache=False)
+
+    @property
+    def steps(self) -> list[tuple[tuple[Row, ...], float]]:
+        return self.timed.steps
 
 
 @dataclass

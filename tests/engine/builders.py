@@ -130,11 +130,11 @@ class Bench:
 
 def sampled(engine: Engine, *items: StepItem) -> list[SampledToken]:
     """Evaluate a step in which every item is accepted and draws."""
-    tokens = []
+    tokens: list[SampledToken] = []
     for outcome in engine.eval_batch(items).outcomes:
         assert isinstance(outcome, Evaluated), outcome
-        assert outcome.sampled is not None
-        tokens.append(outcome.sampled)
+        tokens.extend(outcome.sampled)
+    assert len(tokens) == len(items)
     return tokens
 
 

@@ -118,7 +118,7 @@ def test_chunks_without_a_draw_and_tokens_in_place_of_a_draw(engine: Engine) -> 
     engine.open(0, GREEDY)
     cut = len(prompt) // 2
     first = engine.eval_batch([StepItem(0, tuple(prompt[:cut]), sample=False)]).outcomes[0]
-    assert first == Evaluated(0, None)
+    assert first == Evaluated(0, ())
     assert isinstance(refusal(engine, StepItem(0))[0], InternalError)
     assert sampled(engine, StepItem(0, tuple(prompt[cut:])))[0].token == whole[0]
     # The sampled token was not evaluated; tokens take its place, and it leaves no trace.
@@ -170,7 +170,8 @@ def test_a_step_that_fails_commits_nothing(
 
     with monkeypatch.context() as patch:
         name = "_head" if broken != "a product raises" else "_inputs"
-        place: Any = engine._decoder if name == "_head" else engine._decoder._blocks[1]
+        decoder: Any = engine.runner.decoder
+        place = decoder if name == "_head" else decoder._blocks[1]
         patch.setattr(place, name, fail)
         ninth = StepItem(8, (1,) * 20)
         engine.open(8, GREEDY)

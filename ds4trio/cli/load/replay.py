@@ -17,7 +17,7 @@ import msgspec
 
 from ds4trio.batching.schedule import Budget
 from ds4trio.cli.load.tally import Tally
-from ds4trio.engine.interface import EngineLike
+from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.step import Evaluated, Refused, SamplingParams, StepItem
 from ds4trio.errors import Ds4TrioError
 
@@ -102,7 +102,7 @@ class Replayer:
         budget: what a step may hold, as the server has it.
     """
 
-    def __init__(self, engine: EngineLike, budget: Budget) -> None:
+    def __init__(self, engine: Ledger, budget: Budget) -> None:
         self._engine = engine
         self._budget = budget
         self._ids = itertools.count()
@@ -153,11 +153,11 @@ class Replayer:
             self._drawn(outcome, live)
 
     def _drawn(self, outcome: Evaluated, live: dict[int, _Live]) -> None:
-        if outcome.sampled is None:
+        if not outcome.sampled:
             return
         one = live[outcome.sequence]
-        one.to_draw -= 1
-        if not one.to_draw:
+        one.to_draw -= len(outcome.sampled)
+        if one.to_draw <= 0:
             self._engine.close(one.sequence)
             del live[one.sequence]
 
