@@ -27,8 +27,13 @@ from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.failure import policy_named
 from ds4trio.batching.schedule import Budget
 from ds4trio.engine.interface import EngineLike
+from ds4trio.engine.ledger import Ledger
+from ds4trio.engine.process import ProcessRunner
+from ds4trio.engine.spec import RunnerSpec
+from ds4trio.engine.turns import InTurn
 from ds4trio.errors import ModelUnavailable
 from ds4trio.generate import Generator
+from ds4trio.models.resolve import ModelSource
 from ds4trio.settings import Settings
 
 __all__ = ["Load", "build_coalescer", "create_app", "load_generator"]
@@ -170,33 +175,31 @@ async def _load_and_run(service: Service, load: Load) -> None:
         service.fail("the engine has stopped; the server's log says why")
 
 
-def load_generator(settings: Settings) -> tuple[Generator, str]:
+def load_generator(
+    settings: Settings, runner: ProcessRunner | None = None
+) -> tuple[Generator, str]:
     """Resolve and load the model, build engine and generator. Blocks for seconds.
+
+    Args:
+        runner: one that was started for the same settings before.
 
     Raises:
         ModelUnavailable: the model cannot be found, fetched, read or held.
+        EngineDied: the engine's process ended before it had loaded the model.
     """
     from ds4trio.chat.template import ChatTemplate
     from ds4trio.chat.tokenizer import Tokenizer
-    from ds4trio.engine.engine import Engine
     from ds4trio.models.load import load_model
     from ds4trio.models.resolve import resolve
 
-    model = load_model(resolve(settings.model))
+    source = resolve(settings.model)
+    model = load_model(source)
     if settings.ctx > model.config.context_length:
         _log.warning("--ctx is beyond what %s was made for and is not used", model.name)
-    engine = Engine(
-        model.config,
-        model.weights,
-        device=settings.device,
-        dtype=settings.dtype,
-        context_length=settings.ctx or None,
-        kv_memory=settings.kv_memory_bytes,
-        page_size=settings.page_size,
-        threads=settings.threads or None,
-        prefix_cache=settings.prefix_cache,
-    )
+    if settings.engine == "process" and runner is None:
+        runner = ProcessRunner(RunnerSpec.of(settings, source))
     tokenizer = Tokenizer.load(model.tokenizer_path)
+    engine = _make_engine(settings, source, runner)
     generator = Generator(
         build_coalescer(engine, settings),
         tokenizer,
@@ -212,3 +215,12 @@ def load_generator(settings: Settings) -> tuple[Generator, str]:
         default_max_tokens=settings.max_output_tokens,
     )
     return generator, model.name
+
+
+def _make_engine(
+    settings: Settings, source: ModelSource, runner: ProcessRunner | None
+) -> EngineLike:
+    if runner is not None:
+        return Ledger(runner, prefix_cache=settings.prefix_cache)
+    in_this_process = InTurn(RunnerSpec.of(settings, source).load())
+    return Ledger(in_this_process, prefix_cache=settings.prefix_cache)

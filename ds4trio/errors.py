@@ -19,6 +19,10 @@ Ds4TrioError
 |   +-- ServerStopping           503 server_stopping
 +-- ClientStalled                the client stopped reading; its connection is ended
 +-- ModelUnavailable             a model cannot be found, fetched or read (for operators)
++-- StepFailed                   a step raised in the engine's process
+|   +-- EngineDied               that process ended
++-- StepVoid                     a step was not run, since one before it failed
++-- EngineLost                   the engine cannot be had back
 +-- EngineMisuse                 a caller broke the engine's contract (a bug, never a client)
 """
 
@@ -31,6 +35,8 @@ __all__ = [
     "ClientStalled",
     "ContextLengthExceeded",
     "Ds4TrioError",
+    "EngineDied",
+    "EngineLost",
     "EngineMisuse",
     "InternalError",
     "InvalidApiKey",
@@ -46,6 +52,8 @@ __all__ = [
     "ServerError",
     "ServerLoading",
     "ServerStopping",
+    "StepFailed",
+    "StepVoid",
     "TokenOutOfVocabulary",
     "UpgradeRequired",
     "WireError",
@@ -201,6 +209,33 @@ class ClientStalled(Ds4TrioError):
 
 class ModelUnavailable(Ds4TrioError):
     """A model cannot be found, fetched or read. The message is one line and says what to do."""
+
+
+class StepFailed(Ds4TrioError):
+    """A step raised in the engine's process.
+
+    Attributes:
+        kind: name of what was raised there; its traceback is a note.
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class EngineDied(StepFailed):
+    """The engine's process ended, and with it whatever was on its device."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind=type(self).__name__)
+
+
+class StepVoid(Ds4TrioError):
+    """The step was not run, because one before it failed or the engine has been stopped."""
+
+
+class EngineLost(Ds4TrioError):
+    """The engine's process died and could not be started again."""
 
 
 class EngineMisuse(Ds4TrioError):

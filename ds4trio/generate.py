@@ -59,6 +59,7 @@ class GenerationRequest:
         stop: texts that end the answer; they are not part of it.
         cache_salt: cached beginnings are shared only between requests of the same salt, so that
             how fast an answer comes tells nobody what others have asked.
+        user: who asks; users are served in turn.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -66,6 +67,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     cache_salt: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Prompt:
     max_tokens: int
     stop: tuple[str, ...]
     cache_salt: str
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,7 @@ class Generator:
             max_tokens=request.max_tokens or self._default_max_tokens,
             stop=tuple(request.stop),
             cache_salt=request.cache_salt,
+            user=request.user,
         )
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -221,7 +225,9 @@ class Generator:
             raise InternalError("the server failed; its log says why") from error
 
     async def _generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        opened = self.coalescer.session(prompt.sampling, cache_salt=prompt.cache_salt)
+        opened = self.coalescer.session(
+            prompt.sampling, cache_salt=prompt.cache_salt, user=prompt.user
+        )
         async with opened as session:
             session.start(
                 prompt.tokens, max_new_tokens=prompt.max_tokens, stop_tokens=self._stop_tokens

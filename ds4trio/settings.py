@@ -32,6 +32,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes any")] = 8000
 
+    engine: Annotated[
+        Literal["process", "thread"],
+        Meta(description="run the model in a process of its own, or in the server's"),
+    ] = "process"
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], Meta(description="where the tensors live")
     ] = "auto"
@@ -50,7 +54,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="memory for keys and values, such as 2GiB; auto looks at the machine")
     ] = "auto"
     page_size: Annotated[
-        int, Meta(ge=1, le=1024, description="positions in one page of the KV cache")
+        int,
+        Meta(
+            ge=16,
+            le=1024,
+            multiple_of=16,
+            description="positions in one page of the KV cache, a multiple of 16",
+        ),
     ] = 16
 
     prefix_cache: Annotated[
@@ -83,8 +93,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=65536, description="most prompt tokens in a step that others decode in"),
     ] = 128
     on_batch_failure: Annotated[
-        Literal["fail"], Meta(description="what a failed step does to its members")
-    ] = "fail"
+        Literal["recover", "fail"],
+        Meta(description="what a failed step does to its members: try them anew, or end them"),
+    ] = "recover"
 
     max_output_tokens: Annotated[
         int, Meta(ge=1, description="most tokens of an answer when the request names no limit")

@@ -1,23 +1,27 @@
-"""An engine without tensors: exact accounting, predictable tokens, faults and pauses on demand."""
+"""An engine without tensors: real books, predictable tokens, faults and pauses on demand."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 
+from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.step import (
+    Command,
     EngineInfo,
-    Evaluated,
-    Refused,
+    Opening,
+    Ran,
+    Row,
     SampledToken,
     SamplingParams,
     StepItem,
-    StepResult,
 )
-from ds4trio.errors import EngineMisuse, InternalError, TokenOutOfVocabulary
+from ds4trio.engine.turns import InTurn
+from ds4trio.errors import InternalError, StepVoid, WireError
 
 VOCAB = 97
+NOTHING = -1
+"""What a place of the fake's cache holds that nobody has written to, or that a fault spoiled."""
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -36,130 +40,151 @@ def expected(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-@dataclass(frozen=True)
-class _Page:
-    """What a page is known by: its salt and all tokens to its end, or its only owner."""
+class FakeRunner:
+    """Keeps tokens where a runner keeps keys and values, and says what the pages tell it.
 
-    owner: str | int
-    tokens: tuple[int, ...]
-
-
-class FakeEngine:
-    """Implements ``EngineLike`` and checks how it is used.
+    Two sequences that write to the same page therefore spoil each other's text.
 
     Attributes:
-        batches: the items of every step that was tried, in order.
-        refused_token: an item with this token is refused.
+        batches: the rows of every step that was tried, in order, as items.
         fail_at: number of the step (from 1) that raises.
+        fault: a step for whose items this is true raises.
         gate: a step waits in its thread until this is set.
         in_step: set while a step is in its thread.
+        speak: the next token of a sequence after all of its tokens.
     """
 
-    def __init__(
-        self, *, pages: int = 1000, page_size: int = 4, context_length: int = 10_000
-    ) -> None:
-        self.info = EngineInfo(VOCAB, context_length, page_size, pages, "nowhere", "none")
+    def __init__(self, info: EngineInfo) -> None:
+        self.info = info
         self.batches: list[tuple[StepItem, ...]] = []
-        self.refused_token: int | None = None
         self.fail_at: int | None = None
+        self.fault: Callable[[Sequence[StepItem]], Exception | None] = lambda items: None
         self.gate = threading.Event()
         self.gate.set()
         self.in_step = threading.Event()
-        self.sequences: dict[int, list[int]] = {}
-        self._drawn: dict[int, int] = {}
-        self._salts: dict[int, str] = {}
-        self._known: dict[_Page, None] = {}
+        self.speak: Callable[[Opening, Sequence[int]], int] = lambda _, tokens: next_token(tokens)
+        self._cache = [[NOTHING] * info.page_size for _ in range(info.total_pages)]
+        self._sequences: dict[int, Opening] = {}
+        self._lengths: dict[int, int] = {}
+        self._broken = False
 
-    @property
-    def free_pages(self) -> int:
-        return self.free_pages_without(())
-
-    def free_pages_without(self, sequences: Collection[int]) -> int:
-        return self.info.total_pages - len(self._held(sequences))
-
-    def _held(self, without: Collection[int] = ()) -> set[_Page]:
-        """Pages of the open sequences; those with the same beginning share full pages."""
-        return {
-            page
-            for sequence in self.sequences
-            if sequence not in without
-            for page in self._pages(sequence)
-        }
-
-    def _pages(self, sequence: int) -> list[_Page]:
-        tokens, size = self.sequences[sequence], self.info.page_size
-        full = len(tokens) // size
-        pages = [
-            _Page(self._salts[sequence], tuple(tokens[: (number + 1) * size]))
-            for number in range(full)
-        ]
-        return pages + [_Page(sequence, ())] * (len(tokens) % size > 0)
-
-    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
-        self._check_idle()
-        size, found = self.info.page_size, 0
-        while found + size < len(tokens):
-            if _Page(self._salts[sequence], tuple(tokens[: found + size])) not in self._known:
-                break
-            found += size
-        self.sequences[sequence].extend(tokens[:found])
-        return found
-
-    def _remember(self) -> None:
-        """Keep what was evaluated, as far as there is room beside what is held."""
-        held = self._held()
-        for page in held:
-            if page.tokens:
-                self._known.pop(page, None)
-                self._known[page] = None
-        loose = [page for page in self._known if page not in held]
-        for page in loose[: max(0, len(loose) + len(held) - self.info.total_pages)]:
-            del self._known[page]
-
-    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
-        self._check_idle()
-        self._salts[sequence] = cache_salt
-        if any(token >= self.info.vocab_size for token in sampling.logit_bias):
-            raise TokenOutOfVocabulary("a bias for a token that there is not")
-        if sequence in self.sequences:
-            raise EngineMisuse(f"sequence {sequence} is open")
-        self.sequences[sequence] = []
-
-    def close(self, sequence: int) -> None:
-        self._check_idle()
-        if sequence not in self.sequences:
-            raise EngineMisuse(f"sequence {sequence} is not open")
-        del self.sequences[sequence]
-        self._drawn.pop(sequence, None)
-
-    def eval_batch(self, items: Sequence[StepItem]) -> StepResult:
-        self._check_idle()
+    def step(self, command: Command) -> Ran:
+        assert not self.in_step.is_set(), "two steps at once"
+        if command.reset:
+            self._sequences.clear()
+        elif self._broken:
+            raise StepVoid("a step before it failed")
+        self._broken = True
         self.in_step.set()
         try:
             assert self.gate.wait(5), "the test forgot to open the gate"
-            self.batches.append(tuple(items))
-            if len(self.batches) == self.fail_at:
-                raise RuntimeError("planted fault")
-            assert len({item.sequence for item in items}) == len(items)
-            outcomes = tuple(self._evaluate(item) for item in items)
-            self._remember()
-            assert self.free_pages >= 0, "the plan used more pages than there are"
-            return StepResult(outcomes, self.free_pages, 0.001)
+            ran = self._carry_out(command)
         finally:
             self.in_step.clear()
+        self._broken = False
+        return ran
 
-    def _evaluate(self, item: StepItem) -> Evaluated | Refused:
-        tokens = self.sequences[item.sequence]
-        new = item.tokens or (self._drawn[item.sequence],)
+    def _carry_out(self, command: Command) -> Ran:
+        for sequence in command.closes:
+            del self._sequences[sequence]
+        for opening in command.opens:
+            assert opening.sequence not in self._sequences
+            self._sequences[opening.sequence] = opening
+            self._lengths[opening.sequence] = len(opening.tokens)
+            assert self._read(opening, len(opening.tokens)) == list(opening.tokens)
+        items = tuple(
+            StepItem(row.sequence, row.tokens, row.sample, row.draft) for row in command.rows
+        )
+        failure = self.fault(items)
+        if items:
+            self.batches.append(items)
+        assert len({item.sequence for item in items}) == len(items)
+        if len(self.batches) == self.fail_at:
+            failure = RuntimeError("planted fault")
+        changes = [self._evaluate(row, spoil=failure is not None) for row in command.rows]
+        if failure is not None:
+            raise failure
+        for opening, length, _ in changes:
+            self._sequences[opening.sequence] = opening
+            self._lengths[opening.sequence] = length
+        return Ran(
+            tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes), seconds=0.001
+        )
+
+    def _evaluate(self, row: Row, *, spoil: bool) -> tuple[Opening, int, list[int]]:
+        """The sequence as it is after the row, its length, and the tokens that were drawn."""
+        before = self._sequences[row.sequence]
+        pages = (*before.pages, *row.pages)
+        opening = Opening(before.sequence, before.sampling, before.tokens, pages, before.pending)
+        length = self._lengths[row.sequence]
+        tokens = list(row.tokens)
+        if not tokens:
+            assert before.pending is not None
+            tokens = [before.pending]
+        sampled: list[int] = []
+        while tokens:
+            for token in tokens:
+                page = pages[length // self.info.page_size]
+                self._cache[page][length % self.info.page_size] = NOTHING if spoil else token
+                length += 1
+            tokens = []
+            if row.sample and not spoil:
+                sampled.append(self.speak(opening, self._read(opening, length)))
+                # Some of the guesses hold, depending on the text.
+                if len(sampled) <= row.draft and sampled[0] % (row.draft + 1) >= len(sampled):
+                    tokens = [sampled[-1]]
+        pending = sampled[-1] if sampled else None
+        return (
+            Opening(before.sequence, before.sampling, before.tokens, pages, pending),
+            length,
+            sampled,
+        )
+
+    def _read(self, opening: Opening, length: int) -> list[int]:
+        size = self.info.page_size
+        return [self._cache[opening.pages[p // size]][p % size] for p in range(length)]
+
+
+class FakeEngine(Ledger):
+    """The books of a real engine over a ``FakeRunner``.
+
+    Attributes:
+        fake: the runner.
+        refused_token: an item with this token is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        pages: int = 1000,
+        page_size: int = 4,
+        context_length: int = 10_000,
+        vocab_size: int = VOCAB,
+    ) -> None:
+        self.fake = FakeRunner(
+            EngineInfo(vocab_size, context_length, page_size, pages, "nowhere", "none")
+        )
+        super().__init__(InTurn(self.fake))
+        self.refused_token: int | None = None
+        self.gate, self.in_step, self.batches = (
+            self.fake.gate,
+            self.fake.in_step,
+            self.fake.batches,
+        )
+
+    @property
+    def sequences(self) -> Collection[int]:
+        """Those that are open."""
+        return self._sequences.keys()
+
+    def check(self) -> None:
+        """Raise unless every page is where it should be."""
+        self._pool.check()
+
+    def sampling_of(self, sequence: int) -> SamplingParams:
+        return self._sequences[sequence].sampling
+
+    def _examine(self, item: StepItem, seen: Collection[int]) -> WireError | None:
         if self.refused_token in item.tokens:
-            return Refused(item.sequence, InternalError("unlucky token"))
-        tokens.extend(new)
-        if not item.sample:
-            return Evaluated(item.sequence, None)
-        drawn = next_token(tokens)
-        self._drawn[item.sequence] = drawn
-        return Evaluated(item.sequence, SampledToken(drawn))
-
-    def _check_idle(self) -> None:
-        if self.in_step.is_set():
-            raise AssertionError("the engine was used while a step was in flight")
+            return InternalError("unlucky token")
+        return super()._examine(item, seen)

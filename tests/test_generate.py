@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from operator import not_
 from typing import Any
 
 import pytest
@@ -256,7 +258,7 @@ async def test_closing_the_events_frees_everything() -> None:
 
 async def test_failed_step_ends_the_answer_after_the_tokens_before_it() -> None:
     engine = ScriptedEngine(repeat=True)
-    async with generating(engine) as generator:
+    async with generating(engine, on_batch_failure="fail") as generator:
         engine.fault = lambda items: len(engine.batches) == 3
         seen: list[TextDelta] = []
         with pytest.raises(BatchFailed):
@@ -285,15 +287,15 @@ async def test_random_seed_is_drawn_once_for_each_request() -> None:
 
 async def test_what_was_drawn_beyond_a_stop_text_counts_for_nothing() -> None:
     """However many tokens have piled up for a slow reader when the stop text is found."""
-    engine = ScriptedEngine(FOX)
     counts: list[tuple[int, int]] = []
     for slowly in (False, True):
+        engine = ScriptedEngine(FOX)
         async with generating(engine) as generator:
             prompt = await generator.prepare(replace(HI, stop=("fox",)))
             async with contextlib.aclosing(generator.generate(prompt)) as events:
                 seen = [await anext(events)]
                 if slowly:
-                    await until(lambda: engine.sequences == {})  # it has said everything
+                    await until(partial(not_, engine.sequences))  # it has said everything
                 seen += [event async for event in events]
         finished = seen.pop()
         assert isinstance(finished, Finished)

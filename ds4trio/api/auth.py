@@ -18,7 +18,7 @@ from ds4trio.api.wire import error_response
 from ds4trio.errors import InvalidApiKey, OriginNotAllowed, WireError
 from ds4trio.settings import Settings
 
-__all__ = ["KEY_SUBPROTOCOL", "SUBPROTOCOL", "guard", "tenant"]
+__all__ = ["KEY_SUBPROTOCOL", "SUBPROTOCOL", "guard", "tenant", "user"]
 
 SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
@@ -67,6 +67,20 @@ def tenant(connection: BaseRequestWebsocket, cache_salt: str | None) -> str:
     """Whose cached beginnings a request may share: its key's, and within that its own salt's."""
     parts = [*_offered_keys(connection), cache_salt or ""]
     return "".join(f"{len(part)}:{part}" for part in parts)  # no part can pass for another
+
+
+def user(connection: BaseRequestWebsocket, settings: Settings) -> str:
+    """Who is served in turn with others: a key, else an address, else a connection.
+
+    A single key tells nobody from anybody. Nor does a loopback address, which is this machine's
+    programs or a proxy with everybody behind it; there each connection counts.
+    """
+    if len(settings.api_key) > 1:
+        offered = _offered_keys(connection)
+        right = [n for n, key in enumerate(settings.api_key) if _one_is_right(offered, (key,))]
+        return f"key {right[0]}" if right else ""
+    host, port = connection.scope.get("client") or ("", 0)
+    return f"{host} {port}" if _is_loopback(host) else host
 
 
 def _refusal(connection: BaseRequestWebsocket, settings: Settings) -> WireError | None:

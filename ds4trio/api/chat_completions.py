@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, request
 
-from ds4trio.api.auth import tenant
+from ds4trio.api.auth import tenant, user
 from ds4trio.api.requests import asks, joined_text, refuse_unsupported
 from ds4trio.api.schemas.chat import ChatRequest, Message
 from ds4trio.api.service import Service
@@ -42,8 +42,10 @@ def chat_completions(service: Service) -> Blueprint:
         wanted = decode(await request.get_data(), ChatRequest)
         generator = service.generator
         model = service.check_model(wanted.model)
-        salt = tenant(request, wanted.cache_salt)
-        prompt = await generator.prepare(_generation_request(wanted, salt))
+        asked = _generation_request(
+            wanted, tenant(request, wanted.cache_salt), user(request, service.settings)
+        )
+        prompt = await generator.prepare(asked)
         answer = _Answer(wanted, model)
         if not wanted.stream:
             return json_response(await answer.whole(generator, prompt))
@@ -171,7 +173,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _generation_request(wanted: ChatRequest, cache_salt: str) -> GenerationRequest:
+def _generation_request(wanted: ChatRequest, cache_salt: str, user: str) -> GenerationRequest:
     refuse_unsupported(_asks_too_much(wanted))
     if wanted.top_logprobs is not None and not wanted.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -182,6 +184,7 @@ def _generation_request(wanted: ChatRequest, cache_salt: str) -> GenerationReque
         max_tokens=wanted.max_completion_tokens or wanted.max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         cache_salt=cache_salt,
+        user=user,
     )
 
 

@@ -29,6 +29,8 @@ def ops(service: Service) -> Blueprint:
         if not service.ready:
             return json_response({"status": "loading"}, 503)
         coalescer = service.generator.coalescer
+        if not coalescer.ready:
+            return json_response({"status": "restarting"}, 503)
         return json_response(
             {
                 "status": "ok",
@@ -97,6 +99,7 @@ class _BatchingCollector(Collector):
             "sampled_tokens": ("tokens drawn", stats.sampled_tokens),
             "engine_seconds": ("seconds inside the engine", stats.engine_seconds),
             "failed_steps": ("steps that failed", stats.failed_steps),
+            "retries": ("times a session was tried anew after that", stats.retries),
             "preemptions": ("times a session gave up its pages", stats.preemptions),
         }
         for name, (text, value) in gauges.items():

@@ -19,7 +19,7 @@ import trio
 from quart import Blueprint, Response, websocket
 from quart.wrappers import Websocket
 
-from ds4trio.api.auth import SUBPROTOCOL, tenant
+from ds4trio.api.auth import SUBPROTOCOL, tenant, user
 from ds4trio.api.response_events import ResponseEvents
 from ds4trio.api.response_request import (
     PARAMS,
@@ -219,7 +219,8 @@ class _Connection:
         conversation = self._earlier(wanted) + input_messages(wanted)
         try:
             salt = tenant(self._socket, wanted.cache_salt)
-            prompt = await generator.prepare(generation_request(wanted, conversation, salt))
+            who = user(self._socket, self._service.settings)
+            prompt = await generator.prepare(generation_request(wanted, conversation, salt, who))
         except WireError as error:
             error.param = PARAMS.get(error.param, error.param)
             raise

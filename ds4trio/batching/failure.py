@@ -1,8 +1,7 @@
 """What a failed step does to its members.
 
 A step that raised has committed nothing, and the state of its members on the device is unknown. The
-policy decides what becomes of the sessions. A second policy, ``recover``, has its place here: the
-members' tokens are all on the host (``Session.tokens``), so they can be evaluated anew.
+policy decides what becomes of the sessions: all of their tokens are on the host.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ds4trio.batching.session import Session
-from ds4trio.errors import BatchFailed
+from ds4trio.errors import BatchFailed, StepFailed
 
-__all__ = ["FailurePolicy", "fail_all", "policy_named"]
+__all__ = ["FailurePolicy", "fail_all", "policy_named", "recover"]
 
 FailurePolicy = Callable[[Sequence[Session], Exception], None]
 """Called between steps with the members of the failed step. Must leave each of them either invalid
-or with all its tokens waiting (``Session.preempted``)."""
+or with all its tokens waiting (``Session.retry``)."""
 
 
 def fail_all(members: Sequence[Session], error: Exception) -> None:
@@ -26,11 +25,33 @@ def fail_all(members: Sequence[Session], error: Exception) -> None:
         session.fail(
             BatchFailed(
                 f"the step that held this request and {len(members) - 1} others failed "
-                f"({type(error).__name__}); no token of it was sent. Please send it again."
+                f"({_kind(error)}); no token of it was sent. Please send it again."
             )
         )
 
 
-def policy_named(name: Literal["fail"]) -> FailurePolicy:
+def recover(members: Sequence[Session], error: Exception) -> None:
+    """Every member is evaluated anew, each by itself until it is beyond where the step failed.
+
+    One that fails when it is by itself is the culprit and ends with a ``batch_failed`` error. Each
+    failure therefore brings every member further or ends one, and nobody waits forever.
+    """
+    if len(members) == 1 and members[0].suspect_until is not None:
+        members[0].fail(
+            BatchFailed(
+                f"a step that held this request failed, and failed again ({_kind(error)}) when "
+                "the request was tried by itself. Nothing that was sent before is lost."
+            )
+        )
+        return
+    for session in members:
+        session.retry()
+
+
+def policy_named(name: Literal["recover", "fail"]) -> FailurePolicy:
     """The policy for a value of ``--on-batch-failure``."""
-    return {"fail": fail_all}[name]
+    return {"recover": recover, "fail": fail_all}[name]
+
+
+def _kind(error: Exception) -> str:
+    return error.kind if isinstance(error, StepFailed) else type(error).__name__

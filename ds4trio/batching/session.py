@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,10 +27,10 @@ MAX_UNREAD = 512
 
 
 class SlotState(enum.Enum):
-    """Where a session is. The transitions are::
+    """Where a session is when the steps in flight have succeeded. The transitions are::
 
-    FREE -> PREFILLING -> IN_FLIGHT -> PREFILLING | PENDING | FREE | DONE | INVALID
-    FREE -> PENDING ------^
+    FREE -> PREFILLING -> PENDING -> IN_FLIGHT -> FREE | DONE
+    any but DONE -> INVALID; any -> DONE
     """
 
     FREE = "free"
@@ -39,9 +40,9 @@ class SlotState(enum.Enum):
     PENDING = "pending"
     """One token waits to be evaluated: a decode row."""
     IN_FLIGHT = "in flight"
-    """Part of the step that is running."""
+    """Everything it wants is part of steps that run or wait to run."""
     DONE = "done"
-    """Ended. Its pages return to the pool at the next step boundary."""
+    """Ended."""
     INVALID = "invalid"
     """Its step failed, and with it the state on the device."""
 
@@ -88,13 +89,21 @@ class Session:
         arrival: order of arrival; the older session has the right of way.
         tokens: every token known: evaluated ones, then those that wait.
         evaluated: how many of them the engine has committed.
+        in_flight: its parts of the steps that run or wait to run, in order.
         last_is_drawn: the last token was drawn and has not been evaluated yet.
         last_is_on_device: moreover the engine still holds it, so it need not be sent.
         opened_in_engine: the engine knows the sequence.
+        incarnation: rises whenever the engine forgets it; what steps of an earlier one bring is not
+            for it.
         cache_salt: it shares cached beginnings only with sessions of the same salt.
+        user: whose it is; users are served in turn.
         reused: how many of ``evaluated`` came from the prefix cache when it was opened.
         reused_at_first: the same, of the prompt alone (it may be opened anew when preempted).
         was_preempted: its pages were taken at least once.
+        furthest: the most that ``evaluated`` has been.
+        suspect_until: a step failed that would have brought it to this length. It is stepped alone
+            until it has got there.
+        draft: guesses that a decode row of it may carry.
     """
 
     id: int
@@ -102,17 +111,23 @@ class Session:
     info: EngineInfo
     notify: Callable[[], None]
     times: SessionTimes
-    cache_salt: str = ""
+    cache_salt: str = field(default="", repr=False)
+    user: str = field(default="", repr=False)
     arrival: int = field(default_factory=itertools.count().__next__)
     state: SlotState = SlotState.FREE
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list, repr=False)
     evaluated: int = 0
+    in_flight: deque[StepItem] = field(default_factory=deque)
     last_is_drawn: bool = False
     last_is_on_device: bool = False
     opened_in_engine: bool = False
+    incarnation: int = 0
     reused: int = 0
     reused_at_first: int = 0
     was_preempted: bool = False
+    furthest: int = 0
+    suspect_until: int | None = None
+    draft: int = 0
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
@@ -206,7 +221,8 @@ class Session:
         self._stop_tokens = stop_tokens
         self._rests_as = rests_as
         self._end = None
-        self._to_waiting()
+        self.state = SlotState.PREFILLING
+        self._update_state()
         self.notify()
 
     # -- the coalescer's side
@@ -214,12 +230,17 @@ class Session:
     @property
     def full(self) -> bool:
         """The reader is too far behind: the session rests."""
-        return len(self._unread) >= MAX_UNREAD
+        return len(self._unread) + self._drawn_in_flight >= MAX_UNREAD
 
     @property
     def runnable(self) -> bool:
         """Has something for the next step."""
         return self.state in (SlotState.PREFILLING, SlotState.PENDING) and not self.full
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more is wanted, or can be given."""
+        return self.state in (SlotState.DONE, SlotState.INVALID)
 
     @property
     def live(self) -> bool:
@@ -229,9 +250,19 @@ class Session:
         )
 
     @property
+    def scheduled(self) -> int:
+        """Its length in the engine when the steps in flight have succeeded, and every guess."""
+        return self.evaluated + sum(item.most for item in self.in_flight)
+
+    @property
+    def _drawn_in_flight(self) -> int:
+        """Tokens that the steps in flight will draw, if every guess holds."""
+        return sum(1 + item.draft for item in self.in_flight if item.sample)
+
+    @property
     def waiting(self) -> int:
-        """Tokens that wait to be evaluated."""
-        return len(self.tokens) - self.evaluated
+        """Tokens that wait to be evaluated, those not drawn yet among them."""
+        return len(self.tokens) + self._drawn_in_flight - self.scheduled
 
     def opened(self, reused: int) -> None:
         """The engine knows it now, and ``reused`` of its tokens were in the prefix cache."""
@@ -239,39 +270,72 @@ class Session:
         self.evaluated = self.reused = reused
         if not self.times.steps:  # it may be preempted before its first step
             self.reused_at_first = reused
-        if self.state is not SlotState.FREE:
-            self._to_waiting()
+        self._update_state()
 
     @property
     def begun(self) -> bool:
         """Has evaluated something itself since it was opened in the engine."""
-        return self.evaluated > self.reused
+        return self.scheduled > self.reused
 
     def pages_for_next(self, count: int) -> int:
         """Pages that ``count`` more tokens need beyond those it holds."""
-        held = self.info.pages_for(self.evaluated)
-        return self.info.pages_for(self.evaluated + count) - held
+        scheduled = self.scheduled
+        return self.info.pages_for(scheduled + count) - self.info.pages_for(scheduled)
+
+    @property
+    def _next_is_on_device(self) -> bool:
+        return self._drawn_in_flight > 0 or (self.last_is_on_device and not self.in_flight)
+
+    @property
+    def guesses(self) -> int:
+        """How many its next row may carry: none but in a decode row, none beyond its limit."""
+        if not self._next_is_on_device:
+            return 0
+        return max(min(self.draft, self._remaining - self._drawn_in_flight - 1), 0)
 
     def item(self, count: int) -> StepItem:
-        """The next ``count`` waiting tokens as a part of a step."""
-        if self.last_is_on_device:
-            return StepItem(self.id)
-        chunk = tuple(self.tokens[self.evaluated : self.evaluated + count])
-        return StepItem(self.id, chunk, sample=self.evaluated + count == len(self.tokens))
+        """The next ``count`` waiting tokens as a part of a step; for a decode row, ``count - 1``
+        guesses besides the one token that waits."""
+        if self._next_is_on_device:
+            return StepItem(self.id, draft=count - 1)
+        start = self.scheduled
+        chunk = tuple(self.tokens[start : start + count])
+        return StepItem(self.id, chunk, sample=start + count == len(self.tokens))
 
-    def committed(self, count: int, sampled: SampledToken | None, rows: int) -> None:
-        """The engine has committed ``count`` tokens of this session in a step of ``rows`` rows."""
-        self.evaluated += count
+    def planned(self, item: StepItem) -> None:
+        """The item is part of a step that will run."""
+        self.in_flight.append(item)
+        self._update_state()
+
+    def committed(self, sampled: Sequence[SampledToken], rows: int) -> int:
+        """The engine has committed the oldest item in flight, in a step of ``rows`` rows.
+
+        Returns:
+            How many of the drawn tokens it took. Those after the end of the answer are dropped.
+        """
+        self.evaluated += self.in_flight.popleft().evaluated(len(sampled))
+        self.furthest = max(self.furthest, self.evaluated)
         self.times.steps += 1
         self.times.rows += rows
         self.times.last_step = trio.current_time()
         self.last_is_on_device = False
         if self.evaluated == len(self.tokens):
             self.last_is_drawn = False
-        if sampled is not None:
-            self._sampled(sampled, rows)
-        if self.state is SlotState.IN_FLIGHT:
-            self._to_waiting()
+        if self.suspect_until is not None and self.evaluated >= self.suspect_until:
+            self.suspect_until = None
+        taken = 0
+        for token in sampled:
+            self._sampled(token, rows)
+            taken += 1
+            if self._end is not None:
+                break
+        self._update_state()
+        return taken
+
+    def rolled_back(self) -> None:
+        """Its steps in flight do not count. The engine still has what was committed before."""
+        self.in_flight.clear()
+        self._update_state()
 
     def _sampled(self, sampled: SampledToken, rows: int) -> None:
         now = trio.current_time()
@@ -294,17 +358,34 @@ class Session:
         self.state = self._rests_as
         self._end = reason
 
-    def _to_waiting(self) -> None:
-        self.state = SlotState.PENDING if self.waiting == 1 else SlotState.PREFILLING
+    def _update_state(self) -> None:
+        """Say what it wants next, unless it rests or has ended."""
+        if self.state is SlotState.FREE or self.ended:
+            return
+        if self.in_flight and self._drawn_in_flight >= self._remaining:
+            self.state = SlotState.IN_FLIGHT
+        else:
+            self.state = SlotState.PENDING if self.waiting == 1 else SlotState.PREFILLING
+
+    def forgotten(self) -> None:
+        """The engine has closed it, and holds nothing of it any more."""
+        self.opened_in_engine = False
+        self.incarnation += 1
+        self.evaluated = self.reused = 0
+        self.last_is_on_device = False
+        self.in_flight.clear()
 
     def preempted(self) -> None:
         """Its pages were taken. All its tokens wait to be evaluated anew; none is lost."""
         self.was_preempted = True
-        self.evaluated = self.reused = 0
-        self.last_is_on_device = False
-        self.opened_in_engine = False
-        if self.state is not SlotState.FREE:
-            self._to_waiting()
+        self.forgotten()
+        self._update_state()
+
+    def retry(self) -> None:
+        """Its step failed. All its tokens wait to be evaluated anew, in steps of its own until it
+        is beyond where that step would have brought it."""
+        self.suspect_until = self.evaluated + self.in_flight[0].most
+        self.preempted()
 
     def fail(self, error: WireError) -> None:
         """End with an error, which the reader gets after the tokens that came before."""

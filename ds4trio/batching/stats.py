@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ds4trio.batching.schedule import Plan
-from ds4trio.engine.step import Evaluated, StepResult
-
 __all__ = ["BatchingStats"]
 
 
@@ -15,13 +12,14 @@ class BatchingStats:
     """Totals since the start.
 
     Attributes:
-        steps: steps that succeeded.
-        rows: sessions in them, added up.
+        steps: steps that succeeded, and were wanted by somebody to the end.
+        rows: sessions in them that wanted them, added up.
         prefill_tokens: prompt tokens evaluated.
         cached_tokens: prompt tokens that were in the prefix cache.
-        sampled_tokens: tokens drawn.
+        sampled_tokens: tokens drawn for sessions that wanted them.
         engine_seconds: time inside the engine.
         failed_steps: steps that raised.
+        retries: times a session was evaluated anew after that.
         preemptions: times a session gave up its pages.
     """
 
@@ -32,6 +30,7 @@ class BatchingStats:
     sampled_tokens: int = 0
     engine_seconds: float = 0.0
     failed_steps: int = 0
+    retries: int = 0
     preemptions: int = 0
     _steps_when_idle: int = 0
 
@@ -40,15 +39,13 @@ class BatchingStats:
         """Sessions in a step, on average."""
         return self.rows / self.steps if self.steps else 0.0
 
-    def stepped(self, plan: Plan, result: StepResult) -> None:
-        self.steps += 1
-        self.rows += len(plan.rows)
-        self.prefill_tokens += sum(len(item.tokens) for _, item in plan.rows)
-        self.sampled_tokens += sum(
-            isinstance(outcome, Evaluated) and outcome.sampled is not None
-            for outcome in result.outcomes
-        )
-        self.engine_seconds += result.seconds
+    def stepped(self, *, rows: int, prefilled: int, sampled: int, seconds: float) -> None:
+        """Count a step that succeeded, and of its rows those that somebody still wanted."""
+        self.steps += rows > 0
+        self.rows += rows
+        self.prefill_tokens += prefilled
+        self.sampled_tokens += sampled
+        self.engine_seconds += seconds
 
     def went_idle(self) -> bool:
         """True once after each busy stretch."""

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import datetime
-import secrets
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
 import msgspec
 import trio
+from click.core import ParameterSource
 
 from ds4trio.cli.load.bench import Bench, Plan
 from ds4trio.cli.load.display import Display, one_line
 from ds4trio.cli.load.document import document
+from ds4trio.cli.load.options import check_files, engine_settings, plan, targets
+from ds4trio.cli.load.plot import plot
+from ds4trio.cli.load.quality import measure_quality, quality_report
+from ds4trio.cli.load.raw import Ready, raw_engine
 from ds4trio.cli.load.report import report
-from ds4trio.cli.load.runner import Level, Limits
 from ds4trio.cli.load.target import Target
-from ds4trio.cli.load.workload import Workload
+from ds4trio.cli.progress import TerminalProgress
 from ds4trio.errors import Ds4TrioError
+from ds4trio.models.resolve import resolve
+from ds4trio.settings import Settings
 
 __all__ = ["bench"]
 
 Number = TypeVar("Number", int, float)
 API = click.Choice(["ws", "sse"])
 COUNT = click.IntRange(min=1)
+CHOICES = {field.name: click.Choice(field.choices) for field in Settings.fields() if field.choices}
 
 
 def _numbers(
@@ -95,6 +102,20 @@ def _numbers(
     type=click.FloatRange(min=0, min_open=True),
     help="Begin no conversation after so long.",
 )
+@click.option(
+    "--workload",
+    type=click.Choice(["chat", "copy"]),
+    default="chat",
+    show_default=True,
+    help="chat: long stories, or going on with the text of --prompt-file. copy: repeating code "
+    "with one change.",
+)
+@click.option(
+    "--prompt-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file that prompts are cut from, each at another place.  [default: random words; "
+    "for copying, a built-in Python file]",
+)
 @click.option("--prompt-tokens", type=COUNT, default=64, show_default=True, help="About.")
 @click.option(
     "--output-tokens", type=COUNT, default=64, show_default=True, help="The longest answer."
@@ -104,7 +125,7 @@ def _numbers(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Words of each prompt that are the same in all conversations.",
+    help="Tokens of each prompt, about, that are the same in all conversations.",
 )
 @click.option("--turns", type=COUNT, default=1, show_default=True, help="Requests a conversation.")
 @click.option(
@@ -142,32 +163,101 @@ def _numbers(
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write all figures and settings to this file.",
 )
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw throughput and times by level into this .svg or .png (needs ds4trio[plot]).",
+)
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="After each round do the same batches on the engine alone, in a process on this machine, "
+    "and print served/raw. Give it the model and settings that the first server has.",
+)
+@click.option(
+    "--quality",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Without a server: perplexity, mean KL and top-1 agreement of --dtype against float32 on "
+    "this text.",
+)
+@click.option(
+    "--quality-tokens",
+    type=click.IntRange(min=2),
+    default=2048,
+    show_default=True,
+    help="Of the text, from its beginning.",
+)
+@click.option(
+    "--raw-model",
+    help="What the engine of --raw or --quality loads, as for serve --model.  [default: as serve]",
+)
+@click.option("--device", type=CHOICES["device"], help="Of that engine, as for serve.")
+@click.option(
+    "--dtype",
+    type=CHOICES["dtype"],
+    help="Of that engine, as for serve. Its other settings come from the DS4TRIO_ variables that "
+    "serve reads.",
+)
+@click.option("--threads", type=click.IntRange(min=0), help="Of that engine; 0 lets torch choose.")
 @click.pass_context
-def bench(context: click.Context, /, json_file: Path | None, **options: Any) -> None:
+def bench(context: click.Context, /, **options: Any) -> None:
     """Measure a server under load, or two against each other.
 
     Prints, for each level of load, tokens a second and how long first tokens and the gaps between
-    tokens took. Ctrl-C ends it with the report of what was measured.
+    tokens took. Ctrl-C ends it with the report of what was measured. With --quality it measures no
+    server, but what a number format does to a model's answers.
     """
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.UsageError(f"--json: there is no folder {json_file.parent}")
-    named = _targets(options)
-    plan = _plan(context, options, named)
+    check_files(options)
+    settings = engine_settings(options)
+    if options["quality"] is not None:
+        assert settings is not None
+        _measure_quality(settings, options)
+        return
+    named = targets(options)
+    users_given = context.get_parameter_source("users") is not ParameterSource.DEFAULT
+    planned = plan(options, named, users_given=users_given)
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
-        run, targets = trio.run(_run, plan, named)
+        if settings is not None:
+            with TerminalProgress() as progress:
+                resolve(settings.model, progress=progress)
+        run, found_targets, raw = trio.run(_run, planned, named, settings)
     except Ds4TrioError as error:
         raise _Failure(str(error)) from None
     if run.results:
-        found = document(run, targets, began)
+        found = document(run, found_targets, began, raw)
         click.echo(report(found), nl=False)
-        if json_file is not None:
-            try:
-                json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-            except OSError as error:
-                raise _Failure(f"cannot write {json_file}: {error.strerror}") from None
+        _write_json(options["json_file"], found)
+        _write(options["plot_file"], lambda path: plot(found, path))
     if run.stopped is not None:
         raise (_Interrupted if run.interrupted else _Failure)(run.stopped)
+
+
+def _measure_quality(settings: Settings, options: dict[str, Any]) -> None:
+    try:
+        with TerminalProgress() as progress:
+            found = measure_quality(
+                settings, options["quality"], options["quality_tokens"], progress
+            )
+    except (Ds4TrioError, ValueError) as error:
+        raise _Failure(str(error)) from None
+    click.echo(quality_report(found), nl=False)
+    _write_json(options["json_file"], found)
+
+
+def _write_json(path: Path | None, found: object) -> None:
+    text = msgspec.json.format(msgspec.json.encode(found)) + b"\n"
+    _write(path, lambda path: path.write_bytes(text))
+
+
+def _write(path: Path | None, write: Callable[[Path], object]) -> None:
+    if path is not None:
+        try:
+            write(path)
+        except OSError as error:
+            raise _Failure(f"cannot write {path}: {error.strerror}") from None
 
 
 class _Failure(click.ClickException):
@@ -181,54 +271,20 @@ class _Interrupted(_Failure):
     exit_code = 130  # as a shell has it for Ctrl-C
 
 
-async def _run(plan: Plan, targets: Sequence[Target]) -> tuple[Bench, Sequence[Target]]:
-    targets = [await target.resolved() for target in targets]
-    display = Display(plan, several=len(targets) > 1)
-    run = Bench(plan, targets, display)
+async def _run(
+    planned: Plan, named: Sequence[Target], settings: Settings | None
+) -> tuple[Bench, Sequence[Target], Ready | None]:
+    found = [await target.resolved() for target in named]
+    display = Display(planned, several=len(found) > 1)
     with display:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(display.keep_drawn)
-            await run.run()
-            nursery.cancel_scope.cancel()
-    return run, targets
-
-
-def _targets(options: dict[str, Any]) -> list[Target]:
-    against = options["against"]
-    if against is None:
-        for name in ("against_api", "against_model", "against_api_key"):
-            if options[name] is not None:
-                raise click.UsageError(f"--{name.replace('_', '-')} goes with --against")
-    try:
-        targets = [
-            Target.parse("A", options["url"], options["api"], options["model"], options["api_key"])
-        ]
-        if against is not None:
-            api = options["against_api"] or options["api"]
-            key = options["against_api_key"]
-            targets.append(Target.parse("B", against, api, options["against_model"], key))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    return targets
-
-
-def _plan(context: click.Context, options: dict[str, Any], targets: list[Target]) -> Plan:
-    if options["shared_prefix"] >= options["prompt_tokens"]:
-        raise click.UsageError("--shared-prefix must leave some of --prompt-tokens to each user")
-    rates = options["rate"]
-    if rates and context.get_parameter_source("users") is not click.core.ParameterSource.DEFAULT:
-        raise click.UsageError("--users and --rate are two kinds of load; give one of them")
-    levels = [Level(rate=rate) for rate in rates] or [Level(users=n) for n in options["users"]]
-    requests = options["requests"]
-    if requests is None and options["seconds"] is None:
-        requests = 4
-    shape = ("prompt_tokens", "output_tokens", "shared_prefix", "turns", "turn_tokens")
-    seed = options["seed"]
-    if seed is None:
-        seed = secrets.randbelow(2**32)
-    workload = Workload(
-        **{name: options[name] for name in shape}, temperature=options["temperature"], seed=seed
-    )
-    limits = Limits(requests, options["seconds"], options["request_timeout"])
-    same_words = len({target.endpoint.origin for target in targets}) == len(targets)
-    return Plan(levels, workload, limits, options["rounds"], same_words, options["time_limit"])
+        async with AsyncExitStack() as processes:
+            raw = None
+            if settings is not None:
+                display.waiting("the engine alone loads its model")
+                raw = await processes.enter_async_context(raw_engine(settings))
+            run = Bench(planned, found, display, raw)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(display.keep_drawn)
+                await run.run()
+                nursery.cancel_scope.cancel()
+    return run, found, raw.ready if raw is not None else None

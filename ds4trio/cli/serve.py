@@ -1,23 +1,17 @@
-"""``ds4trio serve``: fetch the model if need be, then hypercorn's trio worker in this process."""
+"""``ds4trio serve``: fetch the model if need be, start its process, then the server in this one."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import sys
 from typing import Any
 
 import click
-import trio
-from hypercorn.config import Config
-from hypercorn.trio.run import worker_serve
-from hypercorn.utils import wrap_app
 
-from ds4trio.api.service import Service
-from ds4trio.app import create_app
 from ds4trio.cli.progress import TerminalProgress
+from ds4trio.engine.process import ProcessRunner
+from ds4trio.engine.spec import RunnerSpec
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.load import load_model
 from ds4trio.models.resolve import resolve
 from ds4trio.settings import Field, Settings, SettingsError
 
@@ -46,10 +40,17 @@ def _serve(ctx: click.Context, /, **flags: Any) -> None:
         raise click.ClickException(str(error)) from None
     try:
         with TerminalProgress() as progress:
-            resolve(settings.model, progress=progress)
+            source = resolve(settings.model, progress=progress)
+            load_model(source)  # the first time, that converts it
     except ModelUnavailable as error:
         raise click.ClickException(str(error)) from None
-    ctx.exit(trio.run(_run, settings))
+    runner = None
+    if settings.engine == "process":
+        # First of all: it loads the model while this process imports what it serves with.
+        runner = ProcessRunner(RunnerSpec.of(settings, source))
+    from ds4trio.cli.serving import run_server
+
+    ctx.exit(run_server(settings, runner))
 
 
 serve = click.Command(
@@ -58,47 +59,3 @@ serve = click.Command(
     params=list(map(_option, Settings.fields())),
     help="Serve a model to many people at once. Every flag is also an environment variable.",
 )
-
-
-async def _run(settings: Settings) -> int:
-    """Serve until a signal comes or the engine is lost. Returns the exit status."""
-    app = create_app(settings)
-    service: Service = app.config["SERVICE"]
-    config = Config()
-    config.bind = [f"{settings.host}:{settings.port}"]
-    config.graceful_timeout = settings.shutdown_timeout
-    config.websocket_max_message_size = settings.max_body_bytes
-    config.accesslog = None
-    config.errorlog = "-"
-    try:
-        sockets = config.create_sockets()
-    except OSError as error:
-        print(f"Error: cannot listen on {config.bind[0]}: {error.strerror}", file=sys.stderr)
-        return 1
-    stop = trio.Event()
-    with contextlib.ExitStack() as open_sockets:
-        for sock in sockets.insecure_sockets:
-            open_sockets.enter_context(sock)
-            sock.listen(config.backlog)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
-            nursery.start_soon(_stop_on_failure, service, stop)
-            await worker_serve(
-                wrap_app(app, 0, "asgi"), config, sockets=sockets, shutdown_trigger=stop.wait
-            )
-            nursery.cancel_scope.cancel()
-    return 1 if service.failure is not None else 0
-
-
-async def _stop_on_signal(stop: trio.Event, server: trio.CancelScope) -> None:
-    """The first signal lets answers end, the second does not."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            if stop.is_set():
-                server.cancel()
-            stop.set()
-
-
-async def _stop_on_failure(service: Service, stop: trio.Event) -> None:
-    await service.failed.wait()
-    stop.set()

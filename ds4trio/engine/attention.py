@@ -1,4 +1,5 @@
-"""Attention over paged keys and values, for any mix of decode rows and prefill chunks.
+"""Attention over paged keys and values, for any mix of decode rows and prefill chunks: what the
+decoder asks for, and one way of doing it with torch's tensors. On a CPU, ``native`` has another.
 
 Every row sees the positions of its own sequence up to its own, and nothing else: what a page holds
 beyond a sequence's length, a former owner's NaN for instance, never reaches a result.
@@ -9,22 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
-from ds4trio.engine.attention_parts import (
-    Chunk,
-    LoneRow,
-    Part,
-    RowsGathered,
-    RowsInPlace,
-    Span,
-)
+from ds4trio.engine.attention_parts import Chunk, LoneRow, Part, RowsGathered, Span
 from ds4trio.engine.kv_cache import KVCache
+from ds4trio.engine.linear import activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
 from ds4trio.engine.paged_parts import paged_parts
+from ds4trio.engine.rope import Rotary
+from ds4trio.models.config import ModelConfig
 
-__all__ = ["AttentionPlan", "PagedAttention", "Span"]
+__all__ = ["Attention", "PagedAttention", "PagedPlan", "Plan", "Span", "make_attention"]
 
 ROW_BY_ROW = 8
 """Spans of at most this many rows are attended row by row: it costs them less than a product of
@@ -35,38 +33,104 @@ PADDING = 512
 two groups: about what the calls of one more group cost."""
 
 
+class Plan(Protocol):
+    """What is the same for all layers of a step; each ``Attention`` has its own kind."""
+
+
+class Attention(Protocol):
+    """The cache of keys and values, and attention over it."""
+
+    def order(self, spans: Sequence[Span]) -> list[int]:
+        """The order in which a step's spans attend best."""
+        ...
+
+    def plan(self, spans: Sequence[Span]) -> Plan:
+        """Prepare the indices of a step. The rows of the step are those of the spans, in turn."""
+        ...
+
+    def attend(self, layer: int, plan: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """Rotate queries and keys, store the rows' keys and values, then attend.
+
+        Args:
+            layer: of the decoder.
+            plan: of this step.
+            inputs: [rows, (heads + 2 * kv_heads) * head_dim]: queries, scaled by
+                1 / sqrt(head_dim), keys and values.
+
+        Returns:
+            [rows, heads * head_dim].
+        """
+        ...
+
+
+def make_attention(
+    config: ModelConfig,
+    *,
+    context_length: int,
+    pages: int,
+    page_size: int,
+    dtype: str,
+    device: torch.device,
+) -> Attention:
+    """The kind of attention that suits the device.
+
+    Args:
+        config: of the model.
+        context_length: positions that a sequence can have.
+        pages: of the cache.
+        page_size: positions in each.
+        dtype: of the products, as ``make_linear`` has them.
+        device: where everything is computed.
+    """
+    if is_native(dtype, device):
+        from ds4trio.engine.native.paged import NativeAttention
+
+        return NativeAttention(
+            config, context_length=context_length, pages=pages, page_size=page_size
+        )
+    kind = activation_dtype(dtype)
+    cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
+    return PagedAttention(cache, Rotary(config, context_length, device), config.heads)
+
+
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
+class PagedPlan:
     """What is the same for all layers of a step.
 
     Attributes:
-        positions: int64 [rows], each row's place in its sequence.
-        pages, offsets: int64 [rows], where its key and value go.
+        rotations: of the rows.
+        pages, offsets: int64 [rows], where each row's key and value go; int32 does for kernels.
         parts: the rows again, cut by the way they attend; together they are all rows, in order.
     """
 
-    positions: torch.Tensor
+    rotations: torch.Tensor
     pages: torch.Tensor
     offsets: torch.Tensor
     parts: tuple[Part, ...]
 
 
 class PagedAttention:
-    """Plans a step and attends, layer by layer.
+    """``Attention`` on any device and in any floating dtype: in kernels of our own on CUDA, else in
+    torch's operations.
 
     Args:
         cache: the pages.
+        rotary: the rotations of positions.
         heads: query heads, a multiple of the cache's key/value heads.
         paged: use the kernels of ``paged.py``; None where the device has them.
+
+    Attributes:
+        cache, paged: what it was made with.
     """
 
-    def __init__(self, cache: KVCache, heads: int, *, paged: bool | None = None) -> None:
-        self._cache = cache
+    def __init__(
+        self, cache: KVCache, rotary: Rotary, heads: int, *, paged: bool | None = None
+    ) -> None:
+        self.cache = cache
+        self._rotary = rotary
         self._heads = heads
         self._device = cache.keys.device
-        self._paged = has_kernels(self._device) if paged is None else paged
-        in_place = self._device.type == "cpu" and cache.keys.dtype == torch.float32
-        self._row_part = RowsInPlace if in_place else RowsGathered
+        self.paged = has_kernels(self._device) if paged is None else paged
 
     @staticmethod
     def order(spans: Sequence[Span]) -> list[int]:
@@ -76,69 +140,66 @@ class PagedAttention:
             key=lambda i: (spans[i].count > ROW_BY_ROW, -spans[i].end),
         )
 
-    def plan(self, spans: Sequence[Span]) -> AttentionPlan:
-        """Prepare the indices of a step. The rows of the step are those of the spans, in turn."""
-        size = self._cache.page_size
+    def plan(self, spans: Sequence[Span]) -> PagedPlan:
+        """See ``Attention``."""
+        size = self.cache.page_size
         positions = [p for span in spans for p in range(span.start, span.end)]
         places = [s.pages[p // size] for s in spans for p in range(s.start, s.end)]
         where = torch.tensor(positions, dtype=torch.int64)
-        return AttentionPlan(
-            positions=where.to(self._device),
-            pages=torch.tensor(places, dtype=torch.int64, device=self._device),
-            offsets=(where % size).to(self._device),
-            parts=tuple(self._cut(spans)),
+        return self.plan_over(
+            where.to(self._device),
+            torch.tensor(places, dtype=torch.int64, device=self._device),
+            (where % size).to(self._device),
+            tuple(self._cut(spans)),
         )
 
-    def attend(
+    def plan_over(
         self,
-        layer: int,
-        plan: AttentionPlan,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> torch.Tensor:
-        """Store the rows' keys and values, then attend.
+        positions: torch.Tensor,
+        pages: torch.Tensor,
+        offsets: torch.Tensor,
+        parts: tuple[Part, ...],
+    ) -> PagedPlan:
+        """A plan from indices on the device (int32 or int64 [rows]) and the parts of its rows."""
+        return PagedPlan(self._rotary.at(positions), pages, offsets, parts)
 
-        Args:
-            layer: of the decoder.
-            plan: of this step.
-            queries: [rows, heads, head_dim], rotated, and scaled by 1 / sqrt(head_dim).
-            keys, values: [rows, kv_heads, head_dim], keys rotated.
-
-        Returns:
-            [rows, heads * head_dim].
-        """
-        if self._paged:
-            cached = self._cache.keys[layer], self._cache.values[layer]
+    def attend(self, layer: int, plan: PagedPlan, inputs: torch.Tensor) -> torch.Tensor:
+        """See ``Attention``."""
+        kv_heads, head_dim = self.cache.keys.shape[2:4]
+        heads = inputs.view(len(inputs), -1, head_dim)
+        turned = self._rotary.turn(heads[:, :-kv_heads], plan.rotations)
+        queries, keys, values = turned[:, :-kv_heads], turned[:, -kv_heads:], heads[:, -kv_heads:]
+        if self.paged:
+            cached = self.cache.keys[layer], self.cache.values[layer]
             store_rows(*cached, plan.pages, plan.offsets, keys, values)
         else:
-            self._cache.write(layer, plan.pages, plan.offsets, keys, values)
+            self.cache.write(layer, plan.pages, plan.offsets, keys, values)
         if len(plan.parts) == 1:
-            return plan.parts[0].attend(self._cache, layer, queries, keys, values)
+            return plan.parts[0].attend(self.cache, layer, queries, keys, values)
         return torch.cat(
             [
                 part.attend(
-                    self._cache, layer, queries[part.rows], keys[part.rows], values[part.rows]
+                    self.cache, layer, queries[part.rows], keys[part.rows], values[part.rows]
                 )
                 for part in plan.parts
             ]
         )
 
     def _cut(self, spans: Sequence[Span]) -> Iterator[Part]:
-        if self._paged:
-            yield from paged_parts(spans, self._cache, self._heads, row_by_row=ROW_BY_ROW)
+        if self.paged:
+            yield from paged_parts(spans, self.cache, self._heads, row_by_row=ROW_BY_ROW)
             return
         row = 0
         for short, run in itertools.groupby(spans, lambda span: span.count <= ROW_BY_ROW):
             if not short:
                 for span in run:
-                    yield Chunk(slice(row, row + span.count), span, self._cache)
+                    yield Chunk(slice(row, row + span.count), span, self.cache)
                     row += span.count
                 continue
             lone = [(s.pages, end) for s in run for end in range(s.start + 1, s.end + 1)]
             for group in _groups(lone):
                 rows = slice(row, row + len(group))
-                yield self._row_part(rows, group, self._cache, self._heads)
+                yield RowsGathered(rows, group, self.cache)
                 row = rows.stop
 
 

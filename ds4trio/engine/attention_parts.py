@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ds4trio.engine.kv_cache import KVCache
 
-__all__ = ["Chunk", "Part", "RowsGathered", "RowsInPlace", "Span"]
+__all__ = ["Chunk", "Part", "RowsGathered", "Span"]
 
 SOFTMAX_LANES = 16
 """From this width on, torch's softmax of a row has the same bits whether the row ends there or is
@@ -58,7 +58,17 @@ class Part(Protocol):
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> torch.Tensor:
-        """Shapes as in ``PagedAttention.attend``, for these rows only."""
+        """Attend, for these rows only, whose keys and values are stored already.
+
+        Args:
+            cache: the pages.
+            layer: of the decoder.
+            queries: [rows, heads, head_dim], rotated and scaled.
+            keys, values: [rows, kv_heads, head_dim], keys rotated.
+
+        Returns:
+            [rows, heads * head_dim].
+        """
         ...
 
 
@@ -87,67 +97,6 @@ class _RowGrid:
         self.beyond = beyond.unsqueeze(1) if bool(beyond.any()) else None
 
 
-class RowsInPlace:
-    """One query per row, on the CPU in float32, reading keys and values where they lie.
-
-    Both products are weighted sums of table rows, the operation that embedding bags are made for:
-    scores of a page are the sum, over head_dim, of its key rows weighted by the query, and the
-    result is the sum of value rows weighted by the probabilities. Each sum runs in order and in one
-    thread, so a row has the same bits in any company.
-    """
-
-    def __init__(
-        self,
-        rows: slice,
-        group: Sequence[LoneRow],
-        cache: KVCache,
-        heads: int,
-    ) -> None:
-        self.rows = rows
-        grid = _RowGrid(group, cache.page_size)
-        kv_heads, width = cache.keys.shape[2:4]
-        count, most = grid.pages.shape
-        shared = heads // kv_heads
-        kv_head = torch.arange(kv_heads).view(1, -1, 1, 1)
-        pages = (grid.pages.view(count, 1, 1, most) * kv_heads + kv_head).int() * width
-        key_rows = pages.unsqueeze(-1) + torch.arange(width, dtype=torch.int32)
-        self._key_rows = key_rows.expand(-1, -1, shared, -1, -1).reshape(-1)
-        self._key_bags = torch.arange(0, len(self._key_rows), width, dtype=torch.int32)
-        value_rows = (grid.slots.view(count, 1, 1, -1) * kv_heads + kv_head).int()
-        self._value_rows = value_rows.expand(-1, -1, shared, -1).reshape(-1)
-        self._value_bags = torch.arange(0, len(self._value_rows), grid.width, dtype=torch.int32)
-        self._beyond = grid.beyond
-        self._width = grid.width
-        self._pages = most
-
-    def attend(
-        self,
-        cache: KVCache,
-        layer: int,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> torch.Tensor:
-        count, heads, width = queries.shape
-        weights = queries.unsqueeze(2).expand(-1, -1, self._pages, -1).reshape(-1)
-        table = cache.keys[layer].view(-1, cache.page_size)
-        scores = _weighted_sums(table, self._key_rows, self._key_bags, weights)
-        scores = scores.view(count, heads, -1)[..., : self._width]
-        if self._beyond is not None:
-            scores = scores.masked_fill(self._beyond, -torch.inf)
-        probabilities = scores.softmax(-1).view(-1)
-        table = cache.values[layer].view(-1, width)
-        mixed = _weighted_sums(table, self._value_rows, self._value_bags, probabilities)
-        return mixed.view(count, heads * width)
-
-
-def _weighted_sums(
-    table: torch.Tensor, rows: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
-    """For each bag, the sum of ``weights[i] * table[rows[i]]``; bags begin at these indices."""
-    return torch.embedding_bag(table, rows, bags, False, 0, False, weights)[0]
-
-
 class RowsGathered:
     """One query per row, on any device and in any dtype, over a gathered copy."""
 
@@ -156,7 +105,6 @@ class RowsGathered:
         rows: slice,
         group: Sequence[LoneRow],
         cache: KVCache,
-        heads: int,
     ) -> None:
         self.rows = rows
         grid = _RowGrid(group, cache.page_size)

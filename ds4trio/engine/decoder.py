@@ -9,16 +9,31 @@ other, so that every product runs once over all of them; only attention tells th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import functional
 
-from ds4trio.engine.attention import AttentionPlan, PagedAttention
-from ds4trio.engine.linear import Linear, activation_dtype, make_linear
-from ds4trio.engine.rope import Rotary, interleaved_rows
+from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.linear import (
+    Gated,
+    Linear,
+    Pair,
+    activation_dtype,
+    is_native,
+    make_gated,
+    make_linear,
+)
+from ds4trio.engine.norm import RMSNorm
+from ds4trio.engine.rope import interleaved_rows
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from ds4trio.engine.native.packed import PackedFile
 
 __all__ = ["Decoder"]
 
@@ -31,7 +46,7 @@ class Decoder:
         weights: tensors by their Hugging Face names; each is read once.
         dtype: of the products, as ``make_linear`` has them.
         device: where everything is computed.
-        context_length: positions that the rotary table covers.
+        keep_in: file for the packed form of the weights, where the device has one; None for none.
 
     Raises:
         ModelUnavailable: a weight is missing or has another shape, or the config asks for
@@ -45,28 +60,34 @@ class Decoder:
         *,
         dtype: str,
         device: torch.device,
-        context_length: int,
+        keep_in: Path | None = None,
     ) -> None:
         if config.architecture != "llama":
             raise ModelUnavailable(f"the architecture {config.architecture!r} is not supported")
-        source = _Source(weights, dtype, device)
-        vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = source.take("model.embed_tokens", *vocabulary)
-        head = embedding if config.tied_head else source.take("lm_head", *vocabulary)
         self.dtype = activation_dtype(dtype)
-        self._embedding = embedding.to(device, self.dtype)
-        self._rotary = Rotary(config, context_length, device)
+        self._vocabulary = config.vocab_size
+        with _packed_file(keep_in, dtype, device) as kept:
+            self._build(config, _Source(weights, dtype, device, kept))
+
+    def _build(self, config: ModelConfig, source: _Source) -> None:
+        size = (config.vocab_size, config.hidden_size)
+        tied = config.tied_head
+        name = "model.embed_tokens" if tied else "lm_head"
+        self._head = source.linear(name, *size, readable=tied)
+        self._embedding: Callable[[torch.Tensor], torch.Tensor]
+        if tied:  # held once
+            self._embedding = self._head.rows
+        else:
+            table = source.take("model.embed_tokens", *size).to(source.device, self.dtype)
+            self._embedding = partial(table.index_select, 0)
         self._blocks = [_Block(config, source, layer) for layer in range(config.layers)]
-        self._norm = _RMSNorm(config, source, "model.norm")
-        # A tied head shares the embedding's memory wherever its form allows.
-        shared = self._embedding if config.tied_head and dtype != "int8" else head
-        self._head = make_linear(shared, None, dtype=dtype, device=device)
+        self._norm = source.norm(config, "model.norm")
 
     def __call__(
         self,
         tokens: torch.Tensor,
-        plan: AttentionPlan,
-        attention: PagedAttention,
+        plan: Plan,
+        attention: Attention,
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         """Evaluate the rows of a step and store their keys and values.
@@ -80,15 +101,24 @@ class Decoder:
         Returns:
             Logits, float32 [wanted rows, vocab_size].
         """
-        hidden = self._embedding.index_select(0, tokens)
-        rotations = self._rotary.at(plan.positions)
+        hidden = self._embedding(tokens)
         for block in self._blocks:
-            hidden = block(hidden, rotations, self._rotary, plan, attention)
+            hidden = block(hidden, plan, attention)
         if wanted is not None:
             if not len(wanted):
-                return hidden.new_empty((0, len(self._embedding)), dtype=torch.float32)
+                return hidden.new_empty((0, self._vocabulary), dtype=torch.float32)
             hidden = hidden.index_select(0, wanted)
-        return self._head(self._norm(hidden)).float()
+        return self._head(hidden, self._norm).float()
+
+
+def _packed_file(
+    path: Path | None, dtype: str, device: torch.device
+) -> AbstractContextManager[PackedFile | None]:
+    if path is None or not is_native(dtype, device):
+        return nullcontext()
+    from ds4trio.engine.native.packed import PackedFile
+
+    return PackedFile(path)
 
 
 class _Source:
@@ -99,10 +129,12 @@ class _Source:
         weights: Mapping[str, torch.Tensor],
         dtype: str,
         device: torch.device,
+        kept: PackedFile | None,
     ) -> None:
         self._weights = weights
         self.dtype = dtype
         self.device = device
+        self._kept = kept
 
     def take(self, name: str, *shape: int, part: str = "weight") -> torch.Tensor:
         full = f"{name}.{part}"
@@ -114,10 +146,44 @@ class _Source:
             raise ModelUnavailable(f"{full} has shape {tuple(tensor.shape)}, not {shape}")
         return tensor
 
-    def fused(self, inputs: int, **outputs: int) -> Linear:
-        """One product over several projections of the same input, by name and output size."""
-        weights = torch.cat([self.take(n, o, inputs) for n, o in outputs.items()])
-        return make_linear(weights, self.biases(outputs), dtype=self.dtype, device=self.device)
+    def norm(self, config: ModelConfig, name: str) -> RMSNorm:
+        weight = self.take(name, config.hidden_size)
+        return RMSNorm(weight.to(self.device, activation_dtype(self.dtype)), config.norm_eps)
+
+    def linear(self, name: str, outputs: int, inputs: int, *, readable: bool = False) -> Linear:
+        def weights() -> tuple[torch.Tensor, torch.Tensor | None]:
+            return self.take(name, outputs, inputs), self.biases({name: outputs})
+
+        return self._product(name, weights, readable=readable)
+
+    def _product(
+        self,
+        name: str,
+        weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+        *,
+        readable: bool = False,
+    ) -> Linear:
+        return make_linear(
+            weights,
+            dtype=self.dtype,
+            device=self.device,
+            readable=readable,
+            name=name,
+            kept=self._kept,
+        )
+
+    def gated(self, config: ModelConfig, name: str) -> Gated:
+        names = (f"{name}.gate_proj", f"{name}.up_proj")
+        width = config.intermediate_size
+
+        def weights() -> tuple[Pair, Pair | None]:
+            gate, up = (self.take(part, width, config.hidden_size) for part in names)
+            both = self.biases(dict.fromkeys(names, width))
+            return (gate, up), None if both is None else (both[:width], both[width:])
+
+        return make_gated(
+            weights, width, dtype=self.dtype, device=self.device, name=name, kept=self._kept
+        )
 
     def biases(self, outputs: Mapping[str, int]) -> torch.Tensor | None:
         """Their biases in turn, zeros where one has none; None where none has."""
@@ -151,24 +217,16 @@ class _Source:
                 ]
             )
 
-        weight = prepared({n: self.take(n, o, config.hidden_size) for n, o in sizes.items()})
-        bias = self.biases(sizes)
-        if bias is not None:
+        def weights() -> tuple[torch.Tensor, torch.Tensor | None]:
+            parts = {n: self.take(n, o, config.hidden_size) for n, o in sizes.items()}
+            bias = self.biases(sizes)
+            if bias is None:
+                return prepared(parts), None
             ends = list(itertools.accumulate(sizes.values()))
-            parts = [bias[end - size : end] for end, size in zip(ends, sizes.values(), strict=True)]
-            bias = prepared(dict(zip(sizes, parts, strict=True)))
-        return make_linear(weight, bias, dtype=self.dtype, device=self.device)
+            cut = [bias[end - size : end] for end, size in zip(ends, sizes.values(), strict=True)]
+            return prepared(parts), prepared(dict(zip(sizes, cut, strict=True)))
 
-
-class _RMSNorm:
-    def __init__(self, config: ModelConfig, source: _Source, name: str) -> None:
-        weight = source.take(name, config.hidden_size)
-        self._weight = weight.to(source.device, activation_dtype(source.dtype))
-        self._shape = (config.hidden_size,)
-        self._epsilon = config.norm_eps
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(hidden, self._shape, self._weight, self._epsilon)
+        return self._product(name, weights)
 
 
 class _Block:
@@ -177,43 +235,19 @@ class _Block:
     def __init__(self, config: ModelConfig, source: _Source, layer: int) -> None:
         name = f"model.layers.{layer}"
         self._layer = layer
-        self._heads = config.heads
-        self._kv_heads = config.kv_heads
         self._head_dim = config.head_dim
-        self._attention_norm = _RMSNorm(config, source, f"{name}.input_layernorm")
+        self._attention_norm = source.norm(config, f"{name}.input_layernorm")
         self._inputs = source.attention_inputs(config, f"{name}.self_attn")
         mixed = config.heads * config.head_dim
-        self._output = source.fused(mixed, **{f"{name}.self_attn.o_proj": config.hidden_size})
-        self._mlp_norm = _RMSNorm(config, source, f"{name}.post_attention_layernorm")
-        self._mlp = _SwiGLU(config, source, f"{name}.mlp")
-
-    def __call__(
-        self,
-        hidden: torch.Tensor,
-        rotations: torch.Tensor,
-        rotary: Rotary,
-        plan: AttentionPlan,
-        attention: PagedAttention,
-    ) -> torch.Tensor:
-        turning = self._heads + self._kv_heads
-        inputs = self._inputs(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
-        turned = rotary.turn(inputs[:, :turning], rotations)
-        queries, keys = turned[:, : self._heads], turned[:, self._heads :]
-        mixed = attention.attend(self._layer, plan, queries, keys, inputs[:, turning:])
-        # The caller's hidden state is this step's own, so sums may stay in its memory.
-        hidden = hidden.add_(self._output(mixed))
-        return hidden.add_(self._mlp(self._mlp_norm(hidden)))
-
-
-class _SwiGLU:
-    """``down(silu(gate(x)) * up(x))``, gate and up in one product."""
-
-    def __init__(self, config: ModelConfig, source: _Source, name: str) -> None:
+        self._output = source.linear(f"{name}.self_attn.o_proj", config.hidden_size, mixed)
+        self._mlp_norm = source.norm(config, f"{name}.post_attention_layernorm")
+        self._gated = source.gated(config, f"{name}.mlp")
         width = config.intermediate_size
-        gate_up = {f"{name}.gate_proj": width, f"{name}.up_proj": width}
-        self._gate_up = source.fused(config.hidden_size, **gate_up)
-        self._down = source.fused(width, **{f"{name}.down_proj": config.hidden_size})
+        self._down = source.linear(f"{name}.mlp.down_proj", config.hidden_size, width)
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        gate, up = self._gate_up(rows).chunk(2, -1)
-        return self._down(functional.silu(gate).mul_(up))
+    def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Attention) -> torch.Tensor:
+        # The caller's hidden state is this step's own, so sums may stay in its memory.
+        inputs = self._inputs(hidden, self._attention_norm)
+        mixed = attention.attend(self._layer, plan, inputs)
+        hidden = self._output.add_to(hidden, mixed)
+        return self._down.add_to(hidden, self._gated(hidden, self._mlp_norm))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from ds4trio.engine.attention import ROW_BY_ROW, AttentionPlan, PagedAttention, Span
+from ds4trio.engine.attention import ROW_BY_ROW, PagedAttention, Span
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.paged import SPLIT
@@ -74,8 +74,7 @@ class RecordedSteps:
 
     Args:
         decoder: evaluates.
-        attention: with kernels, over ``cache``.
-        cache: the pages; its padding page takes what rows of padding write.
+        attention: with kernels; the padding page of its cache takes what rows of padding write.
         vocabulary: columns of the logits.
         record: how.
         sizes: rows that recorded steps may have, rising.
@@ -85,7 +84,6 @@ class RecordedSteps:
         self,
         decoder: Decoder,
         attention: PagedAttention,
-        cache: KVCache,
         *,
         vocabulary: int,
         record: Recorder,
@@ -93,11 +91,10 @@ class RecordedSteps:
     ) -> None:
         self._decoder = decoder
         self._attention = attention
-        self._cache = cache
         self._record = record
         self._sizes = tuple(sizes)
         self._recorded: dict[tuple[int, int], tuple[_Inputs, Step]] = {}
-        self._logits = torch.empty((sizes[-1], vocabulary), device=cache.keys.device)
+        self._logits = torch.empty((sizes[-1], vocabulary), device=attention.cache.keys.device)
 
     def __len__(self) -> int:
         """How many steps are recorded."""
@@ -125,7 +122,7 @@ class RecordedSteps:
             inputs, repeat = self._recorded[key]
             inputs.fill(tokens, spans)
         else:
-            inputs = _Inputs(self._cache, size, splits)
+            inputs = _Inputs(self._attention.cache, size, splits)
             inputs.fill(tokens, spans)
             repeat = self._record(lambda: self._evaluate(inputs))
             self._recorded[key] = inputs, repeat
@@ -133,7 +130,9 @@ class RecordedSteps:
         return self._logits[: len(tokens)]
 
     def _evaluate(self, inputs: _Inputs) -> None:
-        logits = self._decoder(inputs.tokens, inputs.plan, self._attention, None)
+        where = inputs.positions, inputs.pages, inputs.offsets
+        plan = self._attention.plan_over(*where, (inputs.part,))
+        logits = self._decoder(inputs.tokens, plan, self._attention, None)
         self._logits[: len(logits)].copy_(logits)
 
 
@@ -147,8 +146,8 @@ class _Inputs:
     A row that is padding is token 0 at position 0 of the padding page, and sees itself.
 
     Attributes:
-        tokens: int32 [size].
-        plan: over parts of the same buffer.
+        tokens, positions, pages, offsets: int32 [size], sections of the buffer.
+        part: how the rows attend, over further sections.
     """
 
     def __init__(self, cache: KVCache, size: int, splits: int) -> None:
@@ -166,11 +165,10 @@ class _Inputs:
         self._rows = [numbers[place] for place in places[:5]]
         self._tables = numbers[places[5]].reshape(size, pages)
         self._held: list[list[int]] = [[] for _ in range(size)]
-        self.tokens, positions, to_pages, offsets, lengths, tables = (
+        self.tokens, self.positions, self.pages, self.offsets, lengths, tables = (
             self._device[place] for place in places
         )
-        part = PagedRows(slice(0, size), tables.view(size, pages), lengths, splits)
-        self.plan = AttentionPlan(positions, to_pages, offsets, (part,))
+        self.part = PagedRows(slice(0, size), tables.view(size, pages), lengths, splits)
 
     def fill(self, tokens: Sequence[int], spans: Sequence[Span]) -> None:
         """Bring a step's rows to the device."""

@@ -1,41 +1,48 @@
 """Matrix products, each kept in the form that its device multiplies fastest.
 
-Everything else sees one small interface, so that a kernel can be replaced without touching the
-network: the quantised tensors of torch, on which int8 stands today, are announced to go.
+Everything else sees the two small interfaces here, so that a kernel can be replaced without
+touching the network. On a CPU they are our own kernels (``native``), elsewhere torch's.
 """
 
 from __future__ import annotations
 
-import functools
-import warnings
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
 
+from ds4trio.engine.norm import RMSNorm
 from ds4trio.errors import ModelUnavailable
 
-__all__ = ["Linear", "activation_dtype", "make_linear"]
+if TYPE_CHECKING:
+    from ds4trio.engine.native.packed import Packed, PackedFile
 
-WEIGHT_LEVELS = 127
-"""int8 weights run from -127 to 127: symmetric, so that no zero point enters the sums."""
-
-ACTIVATION_LEVELS = 63
-"""Seven-bit activations: without VNNI, fbgemm adds two products of bytes in a saturating int16,
-and 127 * 127 * 2 still fits there, while 255 * 127 * 2 does not."""
-
-RESIDUAL_STEPS = 2 * ACTIVATION_LEVELS
-"""Parts of one activation step that the second pass tells apart: half a step is 63 of them."""
+__all__ = ["Gated", "Linear", "Pair", "activation_dtype", "is_native", "make_gated", "make_linear"]
 
 
 class Linear(Protocol):
-    """``y = x W^T + b`` for rows: [rows, in] -> [rows, out], in the dtype of the activations."""
+    """``y = norm(x) W^T + b`` for rows: [rows, in] -> [rows, out], in the dtype of the rows."""
 
-    def __call__(self, rows: torch.Tensor, /) -> torch.Tensor: ...
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor: ...
+
+    def add_to(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """``hidden += rows W^T + b``, in place."""
+        ...
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Rows of W itself (numbers: int64 [count]): an embedding that is tied to the head."""
+        ...
+
+
+class Gated(Protocol):
+    """SwiGLU's two products (arXiv:2002.05202): ``silu(norm(x) G^T) * (norm(x) U^T)``."""
+
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor: ...
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
-    """The dtype in which hidden states travel between products: float32 under int8 weights."""
+    """The dtype in which hidden states travel between products: float32 with int8 weights."""
     kinds = {
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,
@@ -48,33 +55,80 @@ def activation_dtype(dtype: str) -> torch.dtype:
         raise ModelUnavailable(f"unknown dtype {dtype!r}; use one of {', '.join(kinds)}") from None
 
 
+def is_native(dtype: str, device: torch.device) -> bool:
+    """Whether our own kernels do the work."""
+    return device.type == "cpu" and activation_dtype(dtype) == torch.float32
+
+
 def make_linear(
-    weight: torch.Tensor, bias: torch.Tensor | None, *, dtype: str, device: torch.device
+    weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+    *,
+    dtype: str,
+    device: torch.device,
+    readable: bool = False,
+    name: str = "",
+    kept: PackedFile | None = None,
 ) -> Linear:
     """Bring a weight into the form that is multiplied.
 
     Args:
-        weight: [out, in], any floating dtype, on the CPU. It is not kept where a packed form is.
-        bias: [out] or None.
+        weights: gives the weight, [out, in] in any floating dtype on the CPU, and the bias, [out]
+            or None. It is not called where the packed form is kept already.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``int8``.
         device: where the rows will be.
+        readable: ``rows`` will be called.
+        name, kept: where the packed form is kept, and by what name; None keeps it nowhere.
 
     Raises:
         ModelUnavailable: the dtype is unknown, or is int8 on a device that has no such product.
     """
+    if is_native(dtype, device):
+        # Here, since a server on a GPU has no use for the compiler that comes with it.
+        from ds4trio.engine.native.linear import NativeLinear
+        from ds4trio.engine.native.packed import pack_weight
+
+        def pack() -> Packed:
+            return pack_weight(*weights(), rounded=dtype == "int8", readable=readable)
+
+        return NativeLinear(pack() if kept is None else kept.get(name, pack))
+    return _Plain(*_on(device, dtype, *weights()))
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def make_gated(
+    weights: Callable[[], tuple[Pair, Pair | None]],
+    width: int,
+    *,
+    dtype: str,
+    device: torch.device,
+    name: str = "",
+    kept: PackedFile | None = None,
+) -> Gated:
+    """The same for SwiGLU: weights gives gate and up, each [width, in], and both biases or None."""
+    if is_native(dtype, device):
+        from ds4trio.engine.native.linear import NativeGated, interleaved
+        from ds4trio.engine.native.packed import pack_weight
+
+        def pack() -> Packed:
+            both, biases = weights()
+            bias = None if biases is None else interleaved(*biases)
+            return pack_weight(interleaved(*both), bias, rounded=dtype == "int8")
+
+        return NativeGated(pack() if kept is None else kept.get(name, pack), width)
+    both, biases = weights()
+    bias = None if biases is None else torch.cat(biases)
+    return _PlainGated(*_on(device, dtype, torch.cat(both), bias))
+
+
+def _on(
+    device: torch.device, dtype: str, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     kind = activation_dtype(dtype)
-    bias = None if bias is None else bias.to(device, kind)
     if dtype == "int8":
-        if device.type != "cpu" or "fbgemm" not in torch.backends.quantized.supported_engines:
-            raise ModelUnavailable(f"int8 is not supported on {device}; use another --dtype")
-        return _TwoPassInt8(weight.float(), bias)
-    if device.type == "cpu" and kind == torch.float32 and _has_onednn():
-        return _PrepackedFloat32(weight.float(), bias)
-    return _Plain(weight.to(device, kind), bias)
-
-
-def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        raise ModelUnavailable(f"int8 is not supported on {device}; use another --dtype")
+    return weight.to(device, kind), None if bias is None else bias.to(device, kind)
 
 
 class _Plain:
@@ -84,78 +138,22 @@ class _Plain:
         self._weight = weight
         self._bias = bias
 
-    def __call__(self, rows: torch.Tensor, /) -> torch.Tensor:
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        if norm is not None:
+            rows = norm(rows)
         return functional.linear(rows, self._weight, self._bias)
 
+    def add_to(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return hidden.add_(self(rows))
 
-class _PrepackedFloat32:
-    """oneDNN's float32 product over a weight that was brought into its blocked layout once.
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        return self._weight.index_select(0, numbers)
 
-    A row's result has the same bits alone and among others. Where the kernel for a single row adds
-    in another order than the kernel for several, a lone row is multiplied twice.
-    """
 
+class _PlainGated:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        out_features, in_features = weight.shape
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        self._bias = bias
-        self._pairs_up = _lone_row_differs(in_features, out_features)
+        self._product = _Plain(weight, bias)
 
-    def __call__(self, rows: torch.Tensor, /) -> torch.Tensor:
-        if self._pairs_up and len(rows) == 1:
-            return _prepacked(rows.repeat(2, 1), self._packed, self._bias)[:1]
-        return _prepacked(rows, self._packed, self._bias)
-
-
-def _prepacked(rows: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
-    return product
-
-
-@functools.cache
-def _lone_row_differs(in_features: int, out_features: int) -> bool:
-    """Whether this machine's kernels for one row and for two disagree in their last bits.
-
-    A few hundred columns tell as much as all of them: the order of additions is along the input.
-    """
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(min(out_features, 4096), in_features, generator=generator)
-    rows = torch.randn(2, in_features, generator=generator)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    alone, among = _prepacked(rows[:1], packed, None), _prepacked(rows, packed, None)
-    return not torch.equal(alone, among[:1])
-
-
-class _TwoPassInt8:
-    """fbgemm's product of byte activations with byte weights, in integer sums.
-
-    Weights have one scale per output. Activations are rounded to seven bits of their row's largest
-    magnitude, and what the rounding left is rounded to seven bits again and multiplied as a second
-    set of rows: about fourteen bits in all. Sums of integers do not depend on their order, so a
-    row's result has the same bits alone and among others.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        scales = weight.abs().amax(1).clamp_min_(torch.finfo(torch.float32).tiny) / WEIGHT_LEVELS
-        zeros = torch.zeros(len(scales), dtype=torch.int64)
-        with warnings.catch_warnings():
-            # The announcement that quantised tensors will go; the module's text says how we cope.
-            warnings.filterwarnings("ignore", category=UserWarning, message=".*deprecated.*")
-            quantised = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-            self._packed = torch.ops.quantized.linear_prepack(quantised, None)
-        self._bias = bias
-
-    def __call__(self, rows: torch.Tensor, /) -> torch.Tensor:
-        count, width = rows.shape
-        step = rows.abs().amax(1, keepdim=True).div_(ACTIVATION_LEVELS)
-        step.clamp_min_(torch.finfo(torch.float32).tiny)
-        passes = rows.new_empty(2 * count, width)
-        exact, rounded, residual = rows / step, passes[:count], passes[count:]
-        torch.round(exact, out=rounded)
-        torch.sub(exact, rounded, out=residual).mul_(RESIDUAL_STEPS)
-        sums = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            passes, 1.0, ACTIVATION_LEVELS + 1, self._packed
-        )
-        product: torch.Tensor = sums[:count]
-        product.add_(sums[count:], alpha=1 / RESIDUAL_STEPS).mul_(step)
-        return product if self._bias is None else product.add_(self._bias)
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        gate, up = self._product(rows, norm).chunk(2, -1)
+        return functional.silu(gate).mul_(up)

@@ -13,22 +13,21 @@ import torch
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig, RopeScaling
 
-__all__ = ["Rotary", "interleaved_rows", "inverse_frequencies"]
+__all__ = ["Rotary", "interleaved_rows", "inverse_frequencies", "rotations"]
 
 
 class Rotary:
     """The rotations of every position up to a context length.
 
-    Pairs of dimensions that turn together lie next to each other (as complex numbers do), so one
-    complex product turns queries and keys alike. Weights in Hugging Face order, where the partner
-    of dimension i is i + head_dim / 2, are brought into this order once, by ``interleaved_rows``.
+    Pairs of dimensions that turn together lie next to each other (as complex numbers do). Weights
+    in Hugging Face order, where the partner of dimension i is i + head_dim / 2, are brought into
+    this order once, by ``interleaved_rows``.
 
     Args:
         config: of the model.
         context_length: positions ``0 .. context_length - 1`` can be turned.
-        device: where the table lives; complex64, or two float32 planes where a device has no
-            complex product.
-        complex_numbers: which of the two; None as the device has it.
+        device: where the table lives.
+        complex_numbers: turn by products of complex numbers; None where the device has them.
     """
 
     def __init__(
@@ -39,31 +38,30 @@ class Rotary:
         *,
         complex_numbers: bool | None = None,
     ) -> None:
-        frequencies, scale = inverse_frequencies(config)
-        angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
+        self._table = rotations(config, context_length).to(device)
         able = device.type in ("cpu", "cuda")
         self._complex = able if complex_numbers is None else complex_numbers
-        if self._complex:
-            self._table = torch.polar(torch.full_like(angles, scale), angles).to(device)
-        else:
-            self._table = torch.stack((angles.cos(), angles.sin())).mul_(scale).to(device)
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The rotations of these positions (int64 [rows]), for any number of ``turn`` calls."""
-        if self._complex:
-            return self._table.index_select(0, positions).unsqueeze(1)
-        return self._table.index_select(1, positions).unsqueeze(2)
+        """The rotations of positions (int32 or int64 [rows]), for any number of ``turn`` calls."""
+        return self._table.index_select(0, positions).unsqueeze(1)
 
-    def turn(self, heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
+    def turn(self, heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         """Turn [rows, heads, head_dim] by ``at``'s rotations of the rows; the dtype is kept."""
         pairs = heads.reshape(*heads.shape[:-1], -1, 2).float()
         if self._complex:
-            turned = torch.view_as_real(torch.view_as_complex(pairs) * rotations)
-        else:
-            cosine, sine = rotations
-            even, odd = pairs.unbind(-1)
-            turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
+            product = torch.view_as_complex(pairs) * torch.view_as_complex(turns)
+            return torch.view_as_real(product).flatten(-2).to(heads.dtype)
+        (even, odd), (cosine, sine) = pairs.unbind(-1), turns.unbind(-1)
+        turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
         return turned.flatten(-2).to(heads.dtype)
+
+
+def rotations(config: ModelConfig, context_length: int) -> torch.Tensor:
+    """Cosines and sines by position and pair, float32 [context_length, head_dim / 2, 2]."""
+    frequencies, scale = inverse_frequencies(config)
+    angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
+    return torch.stack((angles.cos(), angles.sin()), -1).mul_(scale)
 
 
 def interleaved_rows(projection: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -1,21 +1,29 @@
 """Plain data that goes into a step of the engine and comes out of it.
 
-Nothing here holds a tensor, so that the same values can cross to an engine in another process.
+Nothing here holds a tensor, so that the same values can cross to an engine in another process. The
+batching floor speaks of items and results; below it, the ledger makes a command of the items, and
+the runner answers that.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ds4trio.errors import WireError
 
 __all__ = [
+    "Command",
     "EngineInfo",
     "Evaluated",
+    "Opening",
+    "Ran",
     "Refused",
+    "Row",
     "SampledToken",
     "SamplingParams",
+    "Step",
     "StepItem",
     "StepResult",
 ]
@@ -71,11 +79,23 @@ class StepItem:
         tokens: ids to append and evaluate, a prefill chunk. Empty: evaluate the token that this
             sequence sampled last (a decode row); the token need not travel out and back.
         sample: draw the next token from the logits of the last position.
+        draft: for a decode row, the most tokens that the engine may guess and verify with it, so
+            that 1 to 1 + draft tokens come of it.
     """
 
     sequence: int
     tokens: tuple[int, ...] = ()
     sample: bool = True
+    draft: int = 0
+
+    @property
+    def most(self) -> int:
+        """Positions that it evaluates at most."""
+        return (len(self.tokens) or 1) + self.draft
+
+    def evaluated(self, sampled: int) -> int:
+        """Positions that it did evaluate, when so many tokens came of it."""
+        return (len(self.tokens) or 1) + max(sampled - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +109,15 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The item was evaluated and committed; ``sampled`` is None where none was asked for."""
+    """The item was evaluated and committed.
+
+    Attributes:
+        sampled: the tokens that came of it, in order: none where none was asked for, and several
+            where guesses held. All but the last are evaluated too.
+    """
 
     sequence: int
-    sampled: SampledToken | None
+    sampled: tuple[SampledToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +135,80 @@ class StepResult:
     outcomes: tuple[Evaluated | Refused, ...]
     free_pages: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A sequence that a runner is to know from now on.
+
+    Attributes:
+        tokens: ids of the positions that are in the cache already.
+        pages: where their keys and values are.
+        pending: a token that was drawn after them and waits to be evaluated.
+    """
+
+    sequence: int
+    sampling: SamplingParams
+    tokens: array[int]
+    pages: tuple[int, ...]
+    pending: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a runner does for one sequence; ``StepItem`` has the meaning of the other fields.
+
+    Attributes:
+        pages: to be appended to those the sequence has.
+    """
+
+    sequence: int
+    tokens: tuple[int, ...]
+    pages: tuple[int, ...]
+    sample: bool
+    draft: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A step as a runner gets it. Nothing in it is checked again.
+
+    Attributes:
+        number: commands are carried out in the order of their numbers, from 0, none left out.
+        reset: forget every sequence first. After a command that failed a runner carries out
+            nothing until it gets one like this.
+        closes: sequences to forget.
+        opens: sequences to begin, after that.
+        rows: one for each sequence that takes part.
+    """
+
+    number: int
+    reset: bool
+    closes: tuple[int, ...]
+    opens: tuple[Opening, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a runner says of a command: the tokens drawn for each row, and the time it took."""
+
+    sampled: tuple[tuple[SampledToken, ...], ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that is prepared: checked, with pages for all of its rows.
+
+    Attributes:
+        items: as they were asked for.
+        refused: those that failed a check, by their place; the others are the command's rows.
+    """
+
+    items: tuple[StepItem, ...]
+    refused: Mapping[int, Refused]
+    command: Command
 
 
 @dataclass(frozen=True, slots=True)

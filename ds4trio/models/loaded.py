@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ds4trio.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LoadedModel"]
 
@@ -27,6 +29,7 @@ class LoadedModel:
         chat_template: Jinja source, None where the file has none.
         bos_token, eos_token: their text, None where there is none.
         add_bos: a prompt begins with ``bos_token`` even if its template does not write it.
+        folder: where what is made of exactly these weights can be kept; None for nowhere.
     """
 
     name: str
@@ -37,3 +40,4 @@ class LoadedModel:
     bos_token: str | None
     eos_token: str | None
     add_bos: bool
+    folder: Path | None = None

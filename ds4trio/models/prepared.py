@@ -12,10 +12,10 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ds4trio.errors import ModelUnavailable
@@ -26,6 +26,9 @@ from ds4trio.models.gguf import GgufHeader, TensorInfo, read_header
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
 from ds4trio.models.tensors import ROPE_FREQS, check_tensors, hf_name
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GgufWeights", "open_gguf"]
 
@@ -50,7 +53,7 @@ class Prepared(msgspec.Struct, frozen=True):
     tokenizer_size: int
 
 
-class GgufWeights(Mapping[str, torch.Tensor]):
+class GgufWeights(Mapping[str, "torch.Tensor"]):
     """The tensors of a GGUF file by Hugging Face name, float32, each decoded when asked for."""
 
     def __init__(self, path: Path, config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> None:
@@ -60,6 +63,8 @@ class GgufWeights(Mapping[str, torch.Tensor]):
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        import torch  # a process that reads no weights need not have it
+
         info = self._tensors[name]
         raw = np.asarray(self._bytes[info.offset : info.offset + info.size])
         if heads := self._interleaved.get(name.split(".")[-2]):
@@ -98,6 +103,7 @@ def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> Loa
         bos_token=prepared.bos_token,
         eos_token=prepared.eos_token,
         add_bos=prepared.add_bos,
+        folder=folder,
     )
 
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.shards import shard_names
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["SafetensorsWeights"]
 
 DTYPES = ("F64", "F32", "F16", "BF16")
 
 
-class SafetensorsWeights(Mapping[str, torch.Tensor]):
+class SafetensorsWeights(Mapping[str, "torch.Tensor"]):
     """The tensors of a folder by name, in the files' own dtypes, each read when asked for.
 
     Raises:
@@ -29,14 +31,16 @@ class SafetensorsWeights(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files: dict[str, Any] = {}
+        self._paths: dict[str, Path] = {}
+        self._files: dict[Path, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for shard in shard_names(folder):
             path = folder / shard
             if not path.is_file():
                 raise ModelUnavailable(f"{path} is missing; was the model fetched completely?")
             try:
-                file: Any = safe_open(path, framework="pt", device="cpu")
+                # As numpy's: who only looks at names and shapes need not have torch.
+                file: Any = safe_open(path, framework="np")
                 names = list(file.keys())
             except (OSError, SafetensorError) as error:
                 raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
@@ -47,20 +51,23 @@ class SafetensorsWeights(Mapping[str, torch.Tensor]):
                         f"{path} cannot be used: tensor {name!r} has type {view.get_dtype()}; "
                         f"known: {', '.join(DTYPES)}."
                     )
-                self._files[name] = file
+                self._paths[name] = path
                 self.shapes[name] = tuple(view.get_shape())
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget every tensor but these."""
-        self._files = {name: self._files[name] for name in names}
-        self.shapes = {name: self.shapes[name] for name in self._files}
+        self._paths = {name: self._paths[name] for name in names}
+        self.shapes = {name: self.shapes[name] for name in self._paths}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        path = self._paths[name]
+        if path not in self._files:
+            self._files[path] = safe_open(path, framework="pt", device="cpu")
+        tensor: torch.Tensor = self._files[path].get_tensor(name)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._paths)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._paths)

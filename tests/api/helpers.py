@@ -8,7 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ds4trio.app import Load, build_coalescer, load_generator
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tokenizer import Tokenizer
-from ds4trio.engine.step import Evaluated, Refused, SamplingParams, StepItem, StepResult
+from ds4trio.engine.step import Opening, SamplingParams, StepItem
 from ds4trio.generate import Generator
 from ds4trio.settings import Settings
 from tests.api.transport_harness import Client
@@ -98,13 +98,18 @@ class ScriptedEngine(FakeEngine):
         pages: int = 20_000,
         context_length: int = 50_000,
     ) -> None:
-        super().__init__(pages=pages, context_length=context_length)
-        self.info = replace(self.info, vocab_size=tiny_tokenizer().vocab_size)
+        super().__init__(
+            pages=pages,
+            context_length=context_length,
+            vocab_size=tiny_tokenizer().vocab_size,
+        )
         self.script = script
         self.repeat = repeat
         self.fault: Callable[[Sequence[StepItem]], bool] | None = None
         self.drawn: dict[int, int] = {}
         self._scripts: dict[int, tuple[list[int], bool]] = {}
+        self.fake.fault = self._fault
+        self.fake.speak = self._speak
 
     @property
     def deepest_company(self) -> int:
@@ -113,25 +118,17 @@ class ScriptedEngine(FakeEngine):
     def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
         super().open(sequence, sampling, cache_salt=cache_salt)
         script = tiny_tokenizer().encode(self.script, special=False)
-        self._scripts[sequence] = (script, self.repeat)
-        self.drawn[sequence] = 0
+        self._scripts.setdefault(sequence, (script, self.repeat))
+        self.drawn.setdefault(sequence, 0)
 
-    def eval_batch(self, items: Sequence[StepItem]) -> StepResult:
-        if self.fault is not None and self.fault(items):
-            self.batches.append(tuple(items))
-            raise RuntimeError(SECRET)
-        return super().eval_batch(items)
+    def _fault(self, items: Sequence[StepItem]) -> Exception | None:
+        return RuntimeError(SECRET) if self.fault is not None and self.fault(items) else None
 
-    def _evaluate(self, item: StepItem) -> Evaluated | Refused:
-        outcome = super()._evaluate(item)
-        if isinstance(outcome, Refused) or outcome.sampled is None:
-            return outcome
-        script, repeat = self._scripts[item.sequence]
-        place = self.drawn[item.sequence]
-        self.drawn[item.sequence] += 1
-        token = script[place % len(script)] if repeat or place < len(script) else END
-        self._drawn[item.sequence] = token
-        return replace(outcome, sampled=replace(outcome.sampled, token=token))
+    def _speak(self, opening: Opening, tokens: Sequence[int]) -> int:
+        script, repeat = self._scripts[opening.sequence]
+        place = len(tokens) - opening.sampling.prompt_length
+        self.drawn[opening.sequence] = place + 1
+        return script[place % len(script)] if repeat or place < len(script) else END
 
 
 def scripted_generator(engine: FakeEngine, settings: Settings) -> Generator:
@@ -379,7 +376,13 @@ async def serving_script(
 @asynccontextmanager
 async def serving_tiny(folder: Path, **fields: Any) -> AsyncIterator[Api]:
     """A server of the tiny model; ``fields`` are settings."""
-    defaults = {"device": "cpu", "dtype": "float32", "kv_memory": "8MiB", "shutdown_timeout": 0.5}
+    defaults = {
+        "engine": "thread",
+        "device": "cpu",
+        "dtype": "float32",
+        "kv_memory": "8MiB",
+        "shutdown_timeout": 0.5,
+    }
     settings = Settings(**{"model": str(folder), **defaults, **fields})
 
     def load(settings: Settings) -> tuple[Generator, str]:

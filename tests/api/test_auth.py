@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ds4trio.api.auth import KEY_SUBPROTOCOL
 from tests.api.helpers import Api, ScriptedEngine, assert_openai_error, serving_script
 
 KEY = "sk-the-right-key"
@@ -244,3 +245,31 @@ async def test_foreign_origin_is_not_allowed_when_it_asks_first() -> None:
             )
             assert response.status_code >= 400
             assert "access-control-allow-origin" not in response.headers
+
+
+async def users(api: Api, *requests: tuple[str | None, str | None]) -> list[str]:
+    """Whom the server takes for the user of requests with these keys: header and subprotocol."""
+    seen = []
+    for bearer, subprotocol in requests:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        protocols = [f"{KEY_SUBPROTOCOL}{subprotocol}", "realtime"] if subprotocol else []
+        async with api.socket(headers, protocols) as socket:
+            await socket.create()
+            await socket.until_type("response.output_text.delta")
+            (session,) = api.coalescer._sessions.values()
+            seen.append(session.user)
+        await api.at_rest()
+    return seen
+
+
+async def test_users_are_keys_where_there_are_several_and_connections_where_not() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, api_key=("alice", "bob")) as api:
+        alice, again, bob, disguised = await users(
+            api, ("alice", None), (None, "alice"), ("bob", None), ("alice", "no key")
+        )
+        assert alice == again == disguised != bob
+        assert "alice" not in alice, "keys are nobody's business but the check's"
+    async with serving_script(engine, api_key=("alice",)) as api:
+        one, other = await users(api, ("alice", None), ("alice", None))
+        assert one != other

@@ -157,7 +157,8 @@ async def test_metrics_show_the_line_and_the_failures() -> None:
         engine.fault = lambda items: True
         assert (await api.chat()).status_code == 500
         seen = _metrics((await api.http.get("/metrics")).text)
-        assert seen["ds4trio_failed_steps_total"] == 1
+        assert seen["ds4trio_failed_steps_total"] == 2
+        assert seen["ds4trio_retries_total"] == 1
 
 
 # -- the connection

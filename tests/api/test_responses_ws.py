@@ -497,7 +497,8 @@ async def test_cancel_of_nothing_is_an_error_event() -> None:
 # -- leaving
 
 
-async def test_closing_frees_pages_and_slot_at_the_next_step() -> None:
+async def test_closing_frees_pages_and_slot_at_once() -> None:
+    """A step runs then, and the next one is prepared; there is no row of it in any other."""
     engine = endless()
     async with serving_script(engine) as api, api.socket() as bystander:
         await bystander.create(max_output_tokens=1000)
@@ -507,8 +508,8 @@ async def test_closing_frees_pages_and_slot_at_the_next_step() -> None:
             async with api.step_held(engine):
                 held = len(engine.batches)
                 await socket.connection.aclose()
-            await until(lambda: len(engine.batches) > held + 1)
-            assert {len(items) for items in engine.batches[held + 1 :]} == {1}
+            await until(lambda: len(engine.batches) > held + 2)
+            assert {len(items) for items in engine.batches[held + 2 :]} == {1}
         assert answer_text(await bystander.finish()) == (ENDLESS * 40)[:1000]
         await api.at_rest()
 
@@ -602,7 +603,7 @@ async def test_engine_fault_fails_every_member_once_and_nobody_after() -> None:
             assert response.status_code == 500
             codes.append(response.json()["error"]["code"])
 
-    async with serving_script(engine) as api:
+    async with serving_script(engine, on_batch_failure="fail") as api:
         together = 0
 
         def fault(items: Any) -> bool:

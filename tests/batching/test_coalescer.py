@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -10,18 +11,21 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ds4trio.batching.coalescer import Coalescer
+from ds4trio.batching.failure import FailurePolicy, fail_all, recover
 from ds4trio.batching.schedule import Budget
-from ds4trio.batching.session import MAX_UNREAD, Session
-from ds4trio.engine.step import SamplingParams
+from ds4trio.batching.session import MAX_UNREAD, Session, SlotState
+from ds4trio.engine.step import Opening, Ran, SamplingParams, Step, StepItem
 from ds4trio.errors import (
     BatchFailed,
     ContextLengthExceeded,
+    EngineDied,
+    EngineLost,
     InternalError,
     ServerBusy,
     ServerStopping,
     TokenOutOfVocabulary,
 )
-from tests.fake_engine import FakeEngine, expected
+from tests.fake_engine import FakeEngine, expected, next_token
 
 SAMPLING = SamplingParams()
 
@@ -34,6 +38,7 @@ async def running(
     max_sessions: int = 64,
     max_waiting: int = 8,
     budget: Budget | None = None,
+    on_failure: FailurePolicy = recover,
 ) -> AsyncIterator[Coalescer]:
     coalescer = Coalescer(
         engine,
@@ -41,6 +46,7 @@ async def running(
         max_waiting=max_waiting,
         window=window,
         budget=budget or Budget(step_tokens=512, prefill_chunk=128, sessions=max_sessions),
+        on_failure=on_failure,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(coalescer.run)
@@ -72,7 +78,7 @@ async def assert_everything_returned(coalescer: Coalescer, engine: FakeEngine) -
     await answer(coalescer, [1], 1)  # a step that was in flight is over when this one is
     assert coalescer.sessions == 0
     assert coalescer.waiting == 0
-    assert engine.sequences == {}
+    assert not engine.sequences
     assert coalescer.free_pages == engine.info.total_pages
 
 
@@ -215,28 +221,34 @@ async def test_stop_tokens_end_an_answer_and_are_not_delivered() -> None:
         assert await collect(session) == tokens[:5]
         assert (await session.receive()).end == "stop"
         await wait_all_tasks_blocked()
-        assert engine.sequences == {}, "pages return at the end, not when the client has read"
+        assert not engine.sequences, "pages return at the end, not when the client has read"
 
 
 # -- leaving
 
 
-async def test_a_leaver_frees_its_pages_after_the_step_and_not_before() -> None:
-    engine = FakeEngine()
+async def test_a_leaver_frees_its_pages_at_once_and_spoils_nobodys() -> None:
+    """The step that still writes to them is over before anybody else's reads them."""
+    engine = FakeEngine(pages=8, page_size=4)
     async with running(engine) as coalescer:
-        async with coalescer.session(SAMPLING) as bystander:
-            bystander.start([3], max_new_tokens=50, stop_tokens=frozenset())
-            engine.gate.clear()
-            with trio.CancelScope() as scope:
-                async with coalescer.session(SAMPLING) as leaver:
-                    leaver.start([1, 2, 3], max_new_tokens=10_000, stop_tokens=frozenset())
-                    await trio.to_thread.run_sync(engine.in_step.wait, 5)
-                    scope.cancel()
-                    await trio.sleep_forever()
-            # A step is in flight. The fake raises if it is touched now.
-            assert coalescer.sessions == 2
+        engine.gate.clear()
+        with trio.CancelScope() as scope:
+            async with coalescer.session(SAMPLING) as leaver:
+                leaver.start([1] * 24, max_new_tokens=10_000, stop_tokens=frozenset())
+                await trio.to_thread.run_sync(engine.in_step.wait, 5)
+                await wait_all_tasks_blocked()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert engine.in_step.is_set()
+        assert coalescer.sessions == 0
+        assert coalescer.free_pages == 8
+        heirs: list[list[int]] = [[], []]
+        async with trio.open_nursery() as nursery:
+            for number, tokens in enumerate(heirs):
+                nursery.start_soon(answer, coalescer, [number] * 9, 6, tokens)
+            await wait_all_tasks_blocked()
             engine.gate.set()
-            assert await collect(bystander) == expected([3], 50)
+        assert heirs == [expected([number] * 9, 6) for number in range(2)]
         await assert_everything_returned(coalescer, engine)
 
 
@@ -265,40 +277,248 @@ async def test_two_hundred_arrivals_and_aborts_leave_nothing_behind() -> None:
 # -- failure
 
 
-async def test_a_failed_step_fails_its_members_and_nobody_else() -> None:
-    engine = FakeEngine()
-    engine.fail_at = 3
+async def members_of_a_failed_step(
+    coalescer: Coalescer, engine: FakeEngine
+) -> list[tuple[list[int], int]]:
+    """Eight at once, with a fault planted: the tokens and the number of errors that each got."""
     engine.gate.clear()
     outcomes: list[tuple[list[int], int]] = []
 
-    async with running(engine) as coalescer:
+    async def member(index: int) -> None:
+        got: list[int] = []
+        errors = 0
+        async with coalescer.session(SAMPLING) as session:
+            session.start([index], max_new_tokens=20, stop_tokens=frozenset())
+            try:
+                got += await collect(session)
+            except BatchFailed:
+                errors += 1
+        outcomes.append((got, errors))
 
-        async def member(index: int) -> None:
-            got: list[int] = []
-            errors = 0
-            async with coalescer.session(SAMPLING) as session:
-                session.start([index], max_new_tokens=100, stop_tokens=frozenset())
-                try:
-                    while True:
-                        got.extend(token.token for token in (await session.receive()).tokens)
-                except BatchFailed:
-                    errors += 1
-            assert got == expected([index], len(got))
-            outcomes.append((got, errors))
+    async with trio.open_nursery() as nursery:
+        for index in range(8):
+            nursery.start_soon(member, index)
+        await wait_all_tasks_blocked()
+        engine.gate.set()
+    return outcomes
 
-        async with trio.open_nursery() as nursery:
-            # Those that arrive first start; the others join at the next boundary.
-            for index in range(8):
-                nursery.start_soon(member, index)
-            await wait_all_tasks_blocked()
-            engine.gate.set()
-        assert len(engine.batches[2]) == 8
-        early = len(engine.batches[0])
-        assert sorted(len(got) for got, _ in outcomes) == [1] * (8 - early) + [2] * early
+
+async def test_a_failed_step_fails_its_members_and_nobody_else() -> None:
+    engine = FakeEngine()
+    engine.fake.fail_at = 5
+    async with running(engine, on_failure=fail_all, window=0.01) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
         assert [errors for _, errors in outcomes] == [1] * 8
+        assert len(engine.batches) == 5, "the one prepared after it must not run"
+        assert coalescer.stats.failed_steps == 1
         await assert_everything_returned(coalescer, engine)
         assert await answer(coalescer, [42], 5) == expected([42], 5)
+
+
+async def test_a_failed_step_is_made_good() -> None:
+    engine = FakeEngine()
+    engine.fake.fail_at = 5
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(outcomes) == sorted((expected([index], 20), 0) for index in range(8))
         assert coalescer.stats.failed_steps == 1
+        assert coalescer.stats.retries == 8
+        await assert_everything_returned(coalescer, engine)
+
+
+@pytest.mark.parametrize("place", [0, 3, 11])
+async def test_the_culprit_ends_alone_and_the_others_go_on(place: int) -> None:
+    """It fails whatever step it is in, once it has drawn so many tokens."""
+    engine = FakeEngine()
+    culprit = 6
+    drawn: dict[int, int] = {}
+
+    def speak(opening: Opening, tokens: Sequence[int]) -> int:
+        drawn[opening.sequence] = len(tokens)
+        return next_token(tokens)
+
+    def fault(items: Sequence[StepItem]) -> Exception | None:
+        guilty = any(item.sequence == culprit and drawn.get(culprit, 0) >= place for item in items)
+        return RuntimeError("the culprit was here") if guilty else None
+
+    engine.fake.speak, engine.fake.fault = speak, fault
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(errors for _, errors in outcomes) == [0] * 7 + [1]
+        texts = [expected([index], 20) for index in range(8)]
+        assert all(got in texts for got, errors in outcomes if not errors)
+        assert all(got in [text[: len(got)] for text in texts] for got, _ in outcomes)
+        assert coalescer.stats.failed_steps == 2
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_an_engine_that_always_fails_ends_everybody_soon() -> None:
+    engine = FakeEngine()
+    engine.fake.fault = lambda items: RuntimeError("broken") if items else None
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert outcomes == [([], 1)] * 8
+        assert len(engine.batches) <= 16
+        engine.fake.fault = lambda items: None
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_bystanders_keep_what_the_engine_has_of_them() -> None:
+    """Who was not in the failed step is not evaluated anew."""
+    engine = FakeEngine()
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as bystander:
+        first = await bystander.eval([1, 2, 3])
+        engine.fake.fail_at = len(engine.batches) + 2
+        assert await answer(coalescer, [7], 9) == expected([7], 9)
+        assert coalescer.stats.failed_steps == 1
+        second = await bystander.eval()
+        assert [first.token, second.token] == expected([1, 2, 3], 2)
+        assert engine.batches[-1] == (StepItem(bystander.id),)
+
+
+async def test_when_the_engine_dies_everybody_is_evaluated_anew() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as bystander:
+        first = await bystander.eval([1, 2, 3])
+        dies = len(engine.batches) + 3
+        engine.fake.fault = lambda _: EngineDied("killed") if len(engine.batches) == dies else None
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(outcomes) == sorted((expected([index], 20), 0) for index in range(8))
+        second = await bystander.eval()
+        assert [first.token, second.token] == expected([1, 2, 3], 2)
+        assert engine.batches[-1] == (StepItem(bystander.id, (1, 2, 3, first.token)),)
+
+
+async def test_a_step_that_never_reaches_the_engine_is_made_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no thread for it. The one after it does not wait for its turn forever."""
+    engine = FakeEngine()
+    run, tried = engine.run, 0
+
+    def without_thread(step: Step) -> Ran:
+        nonlocal tried
+        tried += 1
+        if tried == 5:
+            raise RuntimeError("can't start new thread")
+        return run(step)
+
+    monkeypatch.setattr(engine, "run", without_thread)
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(outcomes) == sorted((expected([index], 20), 0) for index in range(8))
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_an_engine_that_is_lost_ends_the_coalescer() -> None:
+    engine = FakeEngine()
+    coalescer = Coalescer(
+        engine, max_sessions=4, max_waiting=5, window=0, budget=Budget(512, 128, 4)
+    )
+    engine.fake.fault = lambda _: EngineLost("gone")
+
+    async def be_told() -> None:
+        with pytest.raises(ServerStopping):
+            await answer(coalescer, [1], 3)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(coalescer.run)
+            nursery.start_soon(be_told)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(EngineLost)
+
+
+# -- two steps deep
+
+
+async def test_the_next_step_waits_at_the_engine_while_one_runs() -> None:
+    """The end of a prompt, and the first draw after it."""
+    engine = FakeEngine()
+    async with running(engine, budget=Budget(2, 2, 8)) as coalescer:
+        engine.gate.clear()
+        async with coalescer.session(SAMPLING) as session:
+            session.start([1, 2, 3, 4], max_new_tokens=3, stop_tokens=frozenset())
+            await trio.to_thread.run_sync(engine.in_step.wait, 5)
+            await wait_all_tasks_blocked()
+            assert [item.tokens for item in session.in_flight] == [(1, 2)]
+
+            def pause(items: Sequence[StepItem]) -> None:
+                if items[0].tokens == (3, 4):
+                    engine.gate.clear()
+                    begun.set()
+                    engine.gate.wait(5)
+
+            begun = threading.Event()
+            engine.fake.fault = pause
+            engine.gate.set()
+            await trio.to_thread.run_sync(begun.wait, 5)
+            await wait_all_tasks_blocked()
+            assert [item.tokens for item in session.in_flight] == [(3, 4), ()]
+            assert session.state is SlotState.PENDING
+            engine.gate.set()
+            assert await collect(session) == expected([1, 2, 3, 4], 3)
+    assert [len(batch) for batch in engine.batches] == [1, 1, 1, 1], "and no step too many"
+
+
+async def test_who_comes_during_the_first_step_is_in_the_second() -> None:
+    engine = FakeEngine()
+    async with running(engine) as coalescer, trio.open_nursery() as nursery:
+        await answer(coalescer, [5], 4)  # it knows now what a step costs that only decodes
+        before = len(engine.batches)
+        engine.gate.clear()
+        nursery.start_soon(answer, coalescer, [1, 2], 9)
+        await trio.to_thread.run_sync(engine.in_step.wait, 5)
+        nursery.start_soon(answer, coalescer, [3, 4], 9)
+        await wait_all_tasks_blocked()
+        engine.gate.set()
+    assert [len(batch) for batch in engine.batches[before : before + 3]] == [1, 2, 2]
+
+
+async def test_without_batching_it_is_one_step_at_a_time() -> None:
+    engine = FakeEngine()
+    async with running(engine, budget=Budget(512, 128, 1)) as coalescer:
+        engine.gate.clear()
+        async with coalescer.session(SAMPLING) as session:
+            session.start([1, 2], max_new_tokens=3, stop_tokens=frozenset())
+            await trio.to_thread.run_sync(engine.in_step.wait, 5)
+            await wait_all_tasks_blocked()
+            assert len(session.in_flight) == 1
+            engine.gate.set()
+            assert await collect(session) == expected([1, 2], 3)
+
+
+async def test_what_comes_after_a_stop_is_thrown_away_and_not_counted() -> None:
+    engine = FakeEngine()
+    tokens = expected([1], 6)
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as session:
+        session.start([1], max_new_tokens=100, stop_tokens=frozenset({tokens[5]}))
+        assert await collect(session) == tokens[:5]
+        await wait_all_tasks_blocked(0.01)
+        assert len(engine.batches) == 7
+        assert coalescer.stats.sampled_tokens == 6
+
+
+async def test_a_guess_is_as_good_as_a_step() -> None:
+    """Several tokens a step: none too many, and none after a stop."""
+    engine = FakeEngine()
+    tokens = expected([1, 2], 40)
+    stop = next(n for n in range(20, 40) if tokens[n] not in tokens[:n])
+    async with running(engine) as coalescer:
+        for limit in (1, 2, 3, 17, 40):
+            async with coalescer.session(SAMPLING) as session:
+                session.draft = 3
+                session.start([1, 2], max_new_tokens=limit, stop_tokens=frozenset())
+                assert await collect(session) == tokens[:limit]
+        steps = len(engine.batches)
+        async with coalescer.session(SAMPLING) as session:
+            session.draft = 3
+            session.start([1, 2], max_new_tokens=40, stop_tokens=frozenset({tokens[stop]}))
+            assert await collect(session) == tokens[:stop]
+        assert len(engine.batches) - steps < stop
+        await assert_everything_returned(coalescer, engine)
 
 
 async def test_a_refused_item_fails_alone() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import PagedAttention, Span, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.linear import activation_dtype
+from ds4trio.engine.native.paged import NativeAttention
+from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import Evaluated, SampledToken, SamplingParams, StepItem
 from ds4trio.models.config import ModelConfig
 from ds4trio.models.config_hf import config_from_hf
@@ -67,7 +69,15 @@ def make_engine(pair: Pair, *, pages: int = 64, page_size: int = 16, **settings:
 
 
 class Bench:
-    """A decoder over pages of its own, to look at logits of any position."""
+    """A decoder over pages of its own, to look at logits of any position.
+
+    Args:
+        pair: of a reference and weights.
+        dtype: of the products.
+        pages, page_size: of the cache.
+        plain: attention in torch's operations, also where a CPU has kernels of our own.
+        device: of everything.
+    """
 
     def __init__(
         self,
@@ -76,22 +86,36 @@ class Bench:
         dtype: str = "float32",
         pages: int = 64,
         page_size: int = 16,
+        plain: bool = False,
         device: torch.device = CPU,
     ) -> None:
-        kind = activation_dtype(dtype)
+        config, kind = pair.config, activation_dtype(dtype)
         self._device = device
         with torch.inference_mode():
-            self.cache = KVCache(
-                pair.config, pages=pages, page_size=page_size, dtype=kind, device=device
-            )
-            self.attention = PagedAttention(self.cache, pair.config.heads)
-            self.decoder = Decoder(
-                pair.config,
-                pair.weights,
+            self.attention = make_attention(
+                config,
+                context_length=config.context_length,
+                pages=pages,
+                page_size=page_size,
                 dtype=dtype,
                 device=device,
-                context_length=pair.config.context_length,
             )
+            if plain:
+                cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
+                rotary = Rotary(config, config.context_length, device)
+                self.attention = PagedAttention(cache, rotary, config.heads)
+            self.decoder = Decoder(config, pair.weights, dtype=dtype, device=device)
+
+    def spoil(self) -> None:
+        """Leave NaN everywhere in the cache."""
+        attention = self.attention
+        with torch.inference_mode():
+            if isinstance(attention, NativeAttention):
+                attention._keys.fill(torch.nan)
+                attention._values.fill(torch.nan)
+            elif isinstance(attention, PagedAttention):
+                attention.cache.keys.fill_(torch.nan)
+                attention.cache.values.fill_(torch.nan)
 
     def logits(self, step: Sequence[tuple[Span, Sequence[int]]]) -> list[torch.Tensor]:
         """Evaluate spans with their tokens in one step; logits of each, [count, vocab]."""
@@ -109,11 +133,11 @@ class Bench:
 
 def sampled(engine: Engine, *items: StepItem) -> list[SampledToken]:
     """Evaluate a step in which every item is accepted and draws."""
-    tokens = []
+    tokens: list[SampledToken] = []
     for outcome in engine.eval_batch(items).outcomes:
         assert isinstance(outcome, Evaluated), outcome
-        assert outcome.sampled is not None
-        tokens.append(outcome.sampled)
+        tokens.extend(outcome.sampled)
+    assert len(tokens) == len(items)
     return tokens
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import random
+
 import pytest
 import torch
 
@@ -20,7 +23,7 @@ def test_a_product_has_the_same_bits_alone_and_in_a_batch(
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator)
     rows = torch.randn(200, inputs, generator=generator)
-    linear = make_linear(weight, None, dtype=dtype, device=CPU)
+    linear = make_linear(lambda: (weight, None), dtype=dtype, device=CPU)
     together = linear(rows)
     for count in (1, 2, 3, 5, 8, 17, 32, 33, 64, 129):
         assert torch.equal(linear(rows[:count]), together[:count])
@@ -50,6 +53,40 @@ def test_logits_have_the_same_bits_alone_and_in_a_batch(dtype: str) -> None:
         for step, logits in zip(group, bench.logits(group), strict=True):
             if step in steps:
                 assert torch.equal(logits, alone[steps.index(step)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("seed", range(12))
+def test_logits_have_the_same_bits_however_a_sequence_is_cut(dtype: str, seed: int) -> None:
+    """In one piece or in any pieces, beside others that are cut in other ways."""
+    chance = random.Random(seed)
+    bench = shared_bench(dtype)
+    texts = [(prompts(1, 320, seed=i)[0] * 90)[:length] for i, length in enumerate((90, 37, 64))]
+    tables = [[5, 1, 9, 12, 3, 7], [2, 4, 8], [6, 10, 11, 0]]
+    whole = [
+        bench.logits([(Span(table, 0, len(text)), text)])[0]
+        for text, table in zip(texts, tables, strict=True)
+    ]
+    found: list[list[torch.Tensor]] = [[] for _ in texts]
+    done = [0] * len(texts)
+    while any(at < len(text) for at, text in zip(done, texts, strict=True)):
+        step, members = [], []
+        for i in chance.sample(range(len(texts)), len(texts)):
+            count = chance.randint(0, min(40, len(texts[i]) - done[i]))
+            if count:
+                step.append((Span(tables[i], done[i], count), texts[i][done[i] : done[i] + count]))
+                members.append(i)
+                done[i] += count
+        if step:
+            for i, logits in zip(members, bench.logits(step), strict=True):
+                found[i].append(logits)
+    for pieces, expected in zip(found, whole, strict=True):
+        assert torch.equal(torch.cat(pieces), expected)
+
+
+@functools.cache
+def shared_bench(dtype: str) -> Bench:
+    return Bench(make_pair(), dtype=dtype)
 
 
 def test_greedy_and_seeded_texts_are_those_a_sequence_gets_alone() -> None:

@@ -9,7 +9,6 @@ import torch
 
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.interface import EngineLike
-from ds4trio.engine.linear import Linear
 from ds4trio.engine.step import Evaluated, Refused, SamplingParams, StepItem
 from ds4trio.errors import (
     ContextLengthExceeded,
@@ -119,7 +118,7 @@ def test_chunks_without_a_draw_and_tokens_in_place_of_a_draw(engine: Engine) -> 
     engine.open(0, GREEDY)
     cut = len(prompt) // 2
     first = engine.eval_batch([StepItem(0, tuple(prompt[:cut]), sample=False)]).outcomes[0]
-    assert first == Evaluated(0, None)
+    assert first == Evaluated(0, ())
     assert isinstance(refusal(engine, StepItem(0))[0], InternalError)
     assert sampled(engine, StepItem(0, tuple(prompt[cut:])))[0].token == whole[0]
     # The sampled token was not evaluated; tokens take its place, and it leaves no trace.
@@ -164,16 +163,16 @@ def test_a_step_that_fails_commits_nothing(
     class Fault(Exception):
         """The device's."""
 
-    def fail(rows: torch.Tensor) -> torch.Tensor:
+    def fail(rows: torch.Tensor, norm: object = None) -> torch.Tensor:
         if broken == "a product raises":
             raise Fault
         return torch.full_like(rows[:, :1], torch.nan).expand(-1, 320)
 
     with monkeypatch.context() as patch:
-        name = "_head" if broken != "a product raises" else "_down"
-        place: Any = engine._decoder if name == "_head" else engine._decoder._blocks[1]._mlp
-        head: Linear = fail
-        patch.setattr(place, name, head)
+        name = "_head" if broken != "a product raises" else "_inputs"
+        decoder: Any = engine.runner.decoder
+        place = decoder if name == "_head" else decoder._blocks[1]
+        patch.setattr(place, name, fail)
         ninth = StepItem(8, (1,) * 20)
         engine.open(8, GREEDY)
         with pytest.raises(FloatingPointError if name == "_head" else Fault):

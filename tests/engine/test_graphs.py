@@ -11,12 +11,22 @@ import pytest
 import torch
 
 from ds4trio.engine import attention as attention_module
-from ds4trio.engine import engine as engine_module
+from ds4trio.engine import runner as runner_module
 from ds4trio.engine.attention import ROW_BY_ROW, PagedAttention, Span
 from ds4trio.engine.graphs import RecordedSteps, Step, run_eagerly
 from ds4trio.engine.paged import SPLIT
+from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import SamplingParams, StepItem
-from tests.engine.builders import Bench, Pair, generate, make_engine, make_pair, prompts, sampled
+from tests.engine.builders import (
+    CPU,
+    Bench,
+    Pair,
+    generate,
+    make_engine,
+    make_pair,
+    prompts,
+    sampled,
+)
 
 pytest.importorskip("triton")
 
@@ -38,16 +48,21 @@ class Recording:
         return repeat
 
 
+def with_kernels(pair: Pair, bench: Bench) -> PagedAttention:
+    """Attention by kernels over the pages of a bench whose own attention is plain."""
+    assert isinstance(bench.attention, PagedAttention)
+    rotary = Rotary(pair.config, pair.config.context_length, CPU)
+    return PagedAttention(bench.attention.cache, rotary, pair.config.heads, paged=True)
+
+
 class Decoding:
     """Sequences whose beginnings are evaluated, and recorded steps over their pages."""
 
     def __init__(self, pair: Pair, texts: Sequence[Sequence[int]], *, pages: int = 64) -> None:
-        self.bench = Bench(pair, pages=pages)
+        self.bench = Bench(pair, pages=pages, plain=True)
+        self.bench.spoil()
         self.texts = [list(text) for text in texts]
-        cache = self.bench.cache
-        with torch.inference_mode():
-            cache.keys.fill_(torch.nan)
-            cache.values.fill_(torch.nan)
+        self.attention = with_kernels(pair, self.bench)
         free = list(range(pages))[::-1]
         # One page more than needed, so that sequences can go on.
         self.tables = [[free.pop() for _ in range(len(text) // 16 + 2)] for text in texts]
@@ -57,8 +72,7 @@ class Decoding:
         with torch.inference_mode():
             self.steps = RecordedSteps(
                 self.bench.decoder,
-                PagedAttention(cache, pair.config.heads, paged=True),
-                cache,
+                self.attention,
                 vocabulary=pair.config.vocab_size,
                 record=self.recording,
                 sizes=(1, 2, 4, 8),
@@ -104,7 +118,7 @@ def test_every_size_of_step_gives_the_logits_of_the_reference() -> None:
 
 def test_padding_writes_to_the_page_that_nobody_owns() -> None:
     decoding = Decoding(make_pair(), [[1, 2, 3], [4] * 15, [5] * 20])
-    cache = decoding.bench.cache
+    cache = decoding.attention.cache
     keys, values = cache.keys.clone(), cache.values.clone()
     decoding.step([(0, [6]), (1, [7]), (2, [8])])
     rows = [(0, 3), (1, 15), (2, 20)]
@@ -159,8 +173,7 @@ def test_a_recording_that_fails_leaves_nothing_behind() -> None:
     decoding = Decoding(pair, [[1, 2, 3]])
     failing = RecordedSteps(
         decoding.bench.decoder,
-        PagedAttention(decoding.bench.cache, pair.config.heads, paged=True),
-        decoding.bench.cache,
+        decoding.attention,
         vocabulary=pair.config.vocab_size,
         record=_out_of_memory,
     )
@@ -182,10 +195,10 @@ def test_an_engine_over_kernels_says_what_the_plain_one_says(
     wishes = [SamplingParams(temperature=t, seed=i) for i, t in enumerate((0.0, 0.9, 0.0))]
     plain = make_engine(pair)
     expected = [generate(plain, t, 3, w) for t, w in zip(texts, wishes, strict=True)]
-    for module in (attention_module, engine_module):
-        monkeypatch.setattr(module, "has_kernels", lambda device: True)
+    monkeypatch.setattr(attention_module, "is_native", lambda dtype, device: False)
+    monkeypatch.setattr(attention_module, "has_kernels", lambda device: True)
     recording = Recording()
-    monkeypatch.setattr(engine_module, "CudaRecorder", lambda device: recording)
+    monkeypatch.setattr(runner_module, "CudaRecorder", lambda device: recording)
     engine = make_engine(pair)
     for i, wish in enumerate(wishes):
         engine.open(i, wish)

@@ -14,9 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ds4trio.engine.attention import PagedAttention, Span
+from ds4trio.engine.attention import Span, make_attention
 from ds4trio.engine.decoder import Decoder
-from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.rope import Rotary
 from tests.engine.builders import CPU, make_pair
 
@@ -52,12 +51,12 @@ class PlainNumbers(TorchDispatchMode):
 def test_the_network_is_of_plain_numbers(dtype: str) -> None:
     """A prefill, a chunk over a past, short chunks and decode rows of unequal lengths."""
     pair = make_pair()
-    kind = getattr(torch, dtype)
     rows = 40 + 20 + 3 + 1 + 1
     with PlainNumbers() as seen, torch.no_grad():
-        decoder = Decoder(pair.config, pair.weights, dtype=dtype, device=META, context_length=128)
-        cache = KVCache(pair.config, pages=16, page_size=16, dtype=kind, device=META)
-        attention = PagedAttention(cache, pair.config.heads)
+        decoder = Decoder(pair.config, pair.weights, dtype=dtype, device=META)
+        attention = make_attention(
+            pair.config, context_length=128, pages=16, page_size=16, dtype=dtype, device=META
+        )
         spans = [
             Span([1, 2, 3], 40, 1),
             Span([4], 5, 1),

@@ -32,12 +32,11 @@ def say(
     engine.open(sequence, sampling, cache_salt=salt)
     reused = engine.reuse(sequence, prompt)
     items = [StepItem(sequence, tuple(prompt[reused:]))] + [StepItem(sequence)] * (count - 1)
-    tokens = []
+    tokens: list[int] = []
     for item in items:
         (outcome,) = engine.eval_batch([item]).outcomes
         assert isinstance(outcome, Evaluated)
-        assert outcome.sampled is not None
-        tokens.append(outcome.sampled.token)
+        tokens.extend(sampled.token for sampled in outcome.sampled)
     engine.close(sequence)
     return reused, tokens
 
@@ -93,8 +92,7 @@ def test_two_share_pages_at_the_same_time_and_part_ways(pair: Pair) -> None:
     for _ in range(20):
         for outcome in engine.eval_batch(items).outcomes:
             assert isinstance(outcome, Evaluated)
-            assert outcome.sampled is not None
-            drawn[outcome.sequence].append(outcome.sampled.token)
+            drawn[outcome.sequence].extend(sampled.token for sampled in outcome.sampled)
         items = [StepItem(1), StepItem(2)]
     plain = make_engine(pair, prefix_cache=False)
     for sequence, ending in endings.items():
@@ -108,7 +106,7 @@ def test_after_a_failed_step_nothing_is_trusted(
     say(engine, PROMPT, 2)
     engine.open(2, GREEDY)
     with monkeypatch.context() as patch:
-        patch.setattr("ds4trio.engine.engine.sample", lambda *_: 1 / 0)
+        patch.setattr("ds4trio.engine.runner.sample", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.eval_batch([StepItem(2, (1, 2, 3))])
     engine.close(2)

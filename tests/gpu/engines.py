@@ -148,11 +148,11 @@ def time_engine(
     machine.synchronize()
     result: dict[str, Any] = {"load_seconds": time.perf_counter() - began}
     result["prefill"] = _prefill(machine, engine, config, levels[-1], prompt)
-    recorded = engine._recorded
+    recorded = engine.runner._recorded
     result["decode"] = []
     for rows in levels:
         for graphs in (True, False):
-            engine._recorded = recorded if graphs else None
+            engine.runner._recorded = recorded if graphs else None
             found = _decode(engine, list(range(rows)), steps)
             mean = sum(engine.length(i) for i in range(rows)) / rows
             read = weights.read_each_step * machine.dtype.itemsize + rows * mean * position
@@ -174,7 +174,7 @@ def time_engine(
                     level["device_ms"] = machine.milliseconds(repeat, repeats=10)
                 level["device_share_of_bandwidth"] = read / level["device_ms"] * 1000 / ceiling
             result["decode"].append(level)
-    engine._recorded = recorded
+    engine.runner._recorded = recorded
     result["company"] = _company(engine, config, levels[-1])
     if not machine.rehearsal:
         result["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -231,14 +231,14 @@ def _company(engine: Engine, config: ModelConfig, rows: int) -> dict[str, Any]:
     said: list[list[tuple[int, float | None]]] = []
     for company in (0, min(rows - 1, 31)):
         engine.open(10**6, wish)
-        found = []
+        found: list[tuple[int, float | None]] = []
         items = [StepItem(10**6, prompt)]
         for _ in range(8):
             outcome = engine.eval_batch([*items, *[StepItem(i) for i in range(company)]])
             first = outcome.outcomes[0]
-            if not isinstance(first, Evaluated) or first.sampled is None:
+            if not isinstance(first, Evaluated) or not first.sampled:
                 raise RuntimeError(f"a step was refused: {first}")
-            found.append((first.sampled.token, first.sampled.logprob))
+            found.extend((drawn.token, drawn.logprob) for drawn in first.sampled)
             items = [StepItem(10**6)]
         engine.close(10**6)
         said.append(found)

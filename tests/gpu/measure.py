@@ -25,7 +25,7 @@ if "--rehearse" in sys.argv:
 
 import torch
 
-from ds4trio.engine import attention, engine, graphs
+from ds4trio.engine import attention, graphs, runner
 from ds4trio.engine.paged import Tiling
 from tests.gpu.engines import SHAPES, time_engine
 from tests.gpu.kernels import Heads, time_chunks, time_rows
@@ -149,9 +149,9 @@ def main() -> int:
 
 def _rehearse() -> None:
     """Let the engine use kernels and recorded steps on the CPU."""
-    for module in (attention, engine):
-        setattr(module, "has_kernels", lambda device: True)  # noqa: B010
-    setattr(engine, "CudaRecorder", lambda device: graphs.run_eagerly)  # noqa: B010
+    setattr(attention, "is_native", lambda dtype, device: False)  # noqa: B010
+    setattr(attention, "has_kernels", lambda device: True)  # noqa: B010
+    setattr(runner, "CudaRecorder", lambda device: graphs.run_eagerly)  # noqa: B010
 
 
 class Report:

@@ -14,7 +14,7 @@ import torch
 from ds4trio.engine.attention import Span
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.step import SampledToken, SamplingParams, StepItem
-from tests.engine.builders import Bench, Pair, make_engine, make_pair, prompts, sampled
+from tests.engine.builders import Bench, Pair, generate, make_engine, make_pair, prompts, sampled
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,9 +68,7 @@ def test_mixed_steps_agree_with_the_reference_in_float32(overrides: dict[str, in
     """Chunks, short chunks and decode rows, over pages that hold NaN elsewhere."""
     pair = make_pair(**overrides)
     bench = Bench(pair, device=torch.device("cuda"))
-    with torch.inference_mode():
-        bench.cache.keys.fill_(torch.nan)
-        bench.cache.values.fill_(torch.nan)
+    bench.spoil()
     texts = [(prompts(1, 320, seed=i)[0] * 400)[:length] for i, length in enumerate((1, 90, 300))]
     free = list(range(64))
     tables = [[free.pop() for _ in range(-(-len(text) // 16))] for text in texts]
@@ -150,6 +148,12 @@ def test_steps_may_come_from_any_thread() -> None:
     assert said[engine] == said[plain]
 
 
+def test_a_gpu_that_is_found_by_itself_is_used() -> None:
+    engine = make_engine(make_pair(), device="auto")
+    assert engine.info.device.startswith("cuda:")
+    assert generate(engine, (3, 4, 5), 3) == generate(make_engine(make_pair()), (3, 4, 5), 3)
+
+
 def test_memory_stays_where_it_is() -> None:
     engine = gpu_engine(make_pair(), graphs=True)
     texts = prompts(6, 320, longest=30)
@@ -167,14 +171,14 @@ def test_a_step_that_is_not_finite_fails_and_the_next_one_is_right() -> None:
     engine = gpu_engine(pair, graphs=True)
     expected = talk(engine, prompts(2, 320), 4)
     engine.open(50, GREEDY)
-    pending = sampled(engine, StepItem(50, (1, 2)))[0].token
-    weight = engine._decoder._embedding
+    sampled(engine, StepItem(50, (1, 2)))
+    weight = engine.runner.decoder._norm.weight
     with torch.inference_mode():
-        kept = weight[pending].clone()
-        weight[pending] = torch.nan
+        kept = weight.clone()
+        weight.fill_(torch.nan)
     with pytest.raises(FloatingPointError):
         engine.eval_batch([StepItem(50)])
     with torch.inference_mode():
-        weight[pending] = kept
+        weight.copy_(kept)
     engine.close(50)
     assert talk(engine, prompts(2, 320), 4) == expected

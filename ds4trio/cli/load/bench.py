@@ -1,4 +1,4 @@
-"""The whole run: every level, round after round, the servers taking turns."""
+"""The whole run: every level, round after round, the servers (and the raw engine) taking turns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Protocol
 import trio
 
 from ds4trio.cli.load.client import Connect
+from ds4trio.cli.load.replay import Order, RawRound, jobs_of
 from ds4trio.cli.load.runner import Level, Limits, measure, warm_up
 from ds4trio.cli.load.tally import Tally
 from ds4trio.cli.load.workload import Workload
 from ds4trio.errors import Ds4TrioError
 
-__all__ = ["Bench", "LevelResult", "Plan", "Server", "Watcher"]
+__all__ = ["Bench", "LevelResult", "Plan", "Raw", "Server", "Watcher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,26 @@ class Server(Protocol):
     def connect(self, workload: Workload, on_wait: Callable[[str], None]) -> Connect: ...
 
 
+class Raw(Protocol):
+    """An engine without a server, for the same batches once more."""
+
+    async def replay(self, order: Order) -> RawRound:
+        """Raises Ds4TrioError, in one line, where it cannot."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """What was counted at one level: for each server, by name, a tally for each round begun."""
+    """What was counted at one level.
+
+    Attributes:
+        tallies: for each server, by name, one for each round begun.
+        raw: what the first server's rounds took the engine alone; None where nothing was answered.
+    """
 
     level: Level
     tallies: dict[str, list[Tally]]
+    raw: list[RawRound | None] = field(default_factory=list)
 
 
 class Watcher(Protocol):
@@ -63,6 +78,10 @@ class Watcher(Protocol):
 
     def measured(self, level: Level, server: str, round_number: int, tally: Tally) -> None: ...
 
+    def replaying(self, level: Level, round_number: int) -> None: ...
+
+    def replayed(self, level: Level, round_number: int, raw: RawRound) -> None: ...
+
     def waiting(self, why: str) -> None: ...
 
 
@@ -71,6 +90,7 @@ class Bench:
     """One run.
 
     Attributes:
+        raw: does every round of the first server again; None measures servers only.
         results: what was measured so far, level by level.
         stopped: in a few words, why it ended before its time.
         interrupted: it was ended by Ctrl-C.
@@ -79,6 +99,7 @@ class Bench:
     plan: Plan
     servers: Sequence[Server]
     watcher: Watcher
+    raw: Raw | None = None
     results: list[LevelResult] = field(default_factory=list)
     stopped: str | None = None
     interrupted: bool = False
@@ -112,6 +133,12 @@ class Bench:
             for round_number in range(self.plan.rounds):
                 for server in self.servers:
                     await self._measure(result, server, round_number)
+                if self.raw is not None:
+                    try:
+                        await self._replay(result, self.raw, round_number)
+                    except Ds4TrioError as error:
+                        self.stopped = str(error)
+                        return
 
     async def _measure(self, result: LevelResult, server: Server, round_number: int) -> None:
         tally = Tally()
@@ -124,6 +151,21 @@ class Bench:
         workload, limits = self.plan.workload, self.plan.limits
         await measure(self._connect(server), result.level, workload, limits, tally, stream)
         self.watcher.measured(result.level, server.name, round_number, tally)
+
+    async def _replay(self, result: LevelResult, raw: Raw, round_number: int) -> None:
+        """The latest round of the first server, on the engine alone."""
+        jobs = jobs_of(result.tallies[self.servers[0].name][-1])
+        if not jobs:
+            result.raw.append(None)
+            return
+        self.watcher.replaying(result.level, round_number)
+        temperature = self.plan.workload.temperature
+        if round_number == 0:  # not counted, as the servers' first conversation is not
+            await raw.replay(Order(1, temperature, jobs[:1]))
+        assert result.level.users is not None
+        found = await raw.replay(Order(result.level.users, temperature, jobs))
+        result.raw.append(found)
+        self.watcher.replayed(result.level, round_number, found)
 
     def _connect(self, server: Server) -> Connect:
         return server.connect(self.plan.workload, self.watcher.waiting)

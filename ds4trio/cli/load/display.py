@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ds4trio.cli.load.bench import Plan
+from ds4trio.cli.load.replay import RawRound
 from ds4trio.cli.load.runner import Level
 from ds4trio.cli.load.tally import Tally
 from ds4trio.cli.terminal.sanitiser import Sanitiser
@@ -88,14 +89,27 @@ class Display:
     def measured(self, level: Level, server: str, round_number: int, tally: Tally) -> None:
         self._print(f"{self._head(level, server, round_number)}: {_summary(tally)}")
 
+    def replaying(self, level: Level, round_number: int) -> None:
+        self._tally = None
+        head = self._head(level, "", round_number, raw=True)
+        self._bar.reset(self._task, description=head, total=None, speed="")
+
+    def replayed(self, level: Level, round_number: int, raw: RawRound) -> None:
+        head = self._head(level, "", round_number, raw=True)
+        self._print(f"{head}: {raw.requests} requests, {raw.tokens_per_second:.1f} tokens/s")
+
     def waiting(self, why: str) -> None:
         if why not in self._told:
             self._told.add(why)
             self._print(one_line(why))
 
-    def _head(self, level: Level, server: str, round_number: int | None = None) -> str:
+    def _head(
+        self, level: Level, server: str, round_number: int | None = None, *, raw: bool = False
+    ) -> str:
         parts = [str(level)]
-        if self._several:
+        if raw:
+            parts.append("the engine alone")
+        elif self._several:
             parts.append(f"server {server}")
         if round_number is not None and self._plan.rounds > 1:
             parts.append(f"round {round_number + 1} of {self._plan.rounds}")

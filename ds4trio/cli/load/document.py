@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import msgspec
 
 from ds4trio import __version__
 from ds4trio.cli.load.bench import Bench, LevelResult, Plan
-from ds4trio.cli.load.figures import Figures, Ratio, figures, ratios
+from ds4trio.cli.load.figures import Figures, Ratio, figures, ratio, ratios
+from ds4trio.cli.load.raw import Ready
+from ds4trio.cli.load.replay import RawRound
 from ds4trio.cli.load.tally import Tally
 from ds4trio.cli.load.target import Target
 
@@ -29,11 +32,28 @@ class ServerFigures(msgspec.Struct, frozen=True):
     rounds: list[Figures]
 
 
+class RawFigures(msgspec.Struct, frozen=True):
+    """The engine alone, with the lengths of the first server's rounds.
+
+    Attributes:
+        tokens_per_second: of all rounds together.
+        served_by_raw: the first server's tokens a second by the engine's, round by round; None
+            where no round of both was complete.
+    """
+
+    requests: int
+    output_tokens: int
+    tokens_per_second: float
+    served_by_raw: Ratio | None
+    rounds: list[RawRound | None]
+
+
 class LevelFigures(msgspec.Struct, frozen=True):
     """One level.
 
     Attributes:
         ratios: the first server's figures by the second's; empty where there is one server.
+        raw: the engine alone; None where it was not measured.
     """
 
     level: str
@@ -41,6 +61,7 @@ class LevelFigures(msgspec.Struct, frozen=True):
     rate: float | None
     servers: dict[str, ServerFigures]
     ratios: dict[str, Ratio]
+    raw: RawFigures | None
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -50,6 +71,7 @@ class Document(msgspec.Struct, frozen=True):
         began: date and time, ISO 8601, UTC.
         stopped: why it ended before all was measured; None where it did not.
         machine: where the load generator ran.
+        raw: what the engine alone is; None where it was not asked for.
         settings: what was asked. API keys are not among it.
     """
 
@@ -58,11 +80,14 @@ class Document(msgspec.Struct, frozen=True):
     stopped: str | None
     machine: dict[str, Any]
     servers: dict[str, dict[str, Any]]
+    raw: Ready | None
     settings: dict[str, Any]
     levels: list[LevelFigures]
 
 
-def document(bench: Bench, targets: Sequence[Target], began: str) -> Document:
+def document(
+    bench: Bench, targets: Sequence[Target], began: str, raw: Ready | None = None
+) -> Document:
     """Of a run that has ended, in whatever way."""
     return Document(
         ds4trio=__version__,
@@ -81,14 +106,17 @@ def document(bench: Bench, targets: Sequence[Target], began: str) -> Document:
             }
             for target in targets
         },
+        raw=raw,
         settings=_settings(bench.plan),
-        levels=[_level(result) for result in bench.results],
+        levels=[_level(result, bench.plan.workload.output_tokens) for result in bench.results],
     )
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
+    workload = {field.name: getattr(plan.workload, field.name) for field in fields(plan.workload)}
     return {
-        **msgspec.to_builtins(plan.workload),
+        **workload,
+        "prompts": plan.workload.prompts.name,
         **msgspec.to_builtins(plan.limits),
         "rounds": plan.rounds,
         "same_words": plan.same_words,
@@ -96,8 +124,8 @@ def _settings(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _level(result: LevelResult) -> LevelFigures:
-    servers = {name: _server(tallies) for name, tallies in result.tallies.items()}
+def _level(result: LevelResult, asked: int) -> LevelFigures:
+    servers = {name: _server(tallies, asked) for name, tallies in result.tallies.items()}
     pairs: list[tuple[Figures, Figures]] = []
     if len(servers) == 2:
         first, second = servers.values()
@@ -113,10 +141,30 @@ def _level(result: LevelResult) -> LevelFigures:
         rate=result.level.rate,
         servers=servers,
         ratios=ratios(pairs),
+        raw=_raw(result.raw, next(iter(servers.values())).rounds) if result.raw else None,
     )
 
 
-def _server(tallies: Sequence[Tally]) -> ServerFigures:
+def _raw(rounds: list[RawRound | None], served: Sequence[Figures]) -> RawFigures:
+    done = [found for found in rounds if found is not None]
+    seconds = sum(found.seconds for found in done)
+    tokens = sum(found.output_tokens for found in done)
+    found = [
+        figures.tokens_per_second / alone.tokens_per_second
+        for figures, alone in zip(served, rounds, strict=False)
+        if alone is not None and alone.seconds and figures.complete
+    ]
+    return RawFigures(
+        requests=sum(found.requests for found in done),
+        output_tokens=tokens,
+        tokens_per_second=tokens / seconds if seconds else 0.0,
+        served_by_raw=ratio(found),
+        rounds=rounds,
+    )
+
+
+def _server(tallies: Sequence[Tally], asked: int) -> ServerFigures:
     return ServerFigures(
-        overall=figures(Tally.merged(tallies)), rounds=[figures(tally) for tally in tallies]
+        overall=figures(Tally.merged(tallies), asked),
+        rounds=[figures(tally, asked) for tally in tallies],
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from ds4trio.cli.load.tally import Request, Tally
 
-__all__ = ["Figures", "Ratio", "Spread", "figures", "ratios", "spread"]
+__all__ = ["Figures", "Ratio", "Spread", "figures", "ratio", "ratios", "spread"]
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -31,6 +31,7 @@ class Figures(msgspec.Struct, frozen=True):
         message: what the server said of the latest failure.
         complete: the measurement was not cut short.
         input_tokens, cached_tokens, output_tokens: of the answered requests together.
+        short_answers: ended before the length that was asked for, as the server counts.
         estimated: requests whose server did not count; an event of text was taken for a token.
         tokens_per_second: of all users together.
         user_tokens_per_second, slowest_user_tokens_per_second: of single answers, from sending the
@@ -46,6 +47,7 @@ class Figures(msgspec.Struct, frozen=True):
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    short_answers: int
     estimated: int
     tokens_per_second: float
     user_tokens_per_second: float | None
@@ -75,8 +77,12 @@ def spread(times: Sequence[float]) -> Spread | None:
     return Spread(cuts[49], cuts[94], cuts[98], max(times))
 
 
-def figures(tally: Tally) -> Figures:
-    """The figures of what was counted."""
+def figures(tally: Tally, asked: int = 0) -> Figures:
+    """The figures of what was counted.
+
+    Args:
+        asked: tokens that every answer was to have.
+    """
     requests = tally.requests
     answers = [request.answer for request in requests]
     output_tokens = tally.output_tokens
@@ -95,6 +101,9 @@ def figures(tally: Tally) -> Figures:
         input_tokens=sum(answer.input_tokens or 0 for answer in answers),
         cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
         output_tokens=output_tokens,
+        short_answers=sum(
+            answer.output_tokens is not None and answer.output_tokens < asked for answer in answers
+        ),
         estimated=sum(answer.output_tokens is None for answer in answers),
         tokens_per_second=output_tokens / tally.seconds if tally.seconds else 0.0,
         user_tokens_per_second=statistics.median(speeds) if speeds else None,
@@ -124,11 +133,15 @@ def ratios(pairs: Sequence[tuple[Figures, Figures]]) -> dict[str, Ratio]:
         ours, theirs = _compared(first), _compared(second)
         for name in ours.keys() & theirs.keys():
             found.setdefault(name, []).append(ours[name] / theirs[name])
-    order = [name for name in _NAMES if name in found]
-    return {
-        name: Ratio(statistics.median(found[name]), min(found[name]), max(found[name]), found[name])
-        for name in order
-    }
+    made = {name: ratio(found.get(name, [])) for name in _NAMES}
+    return {name: of_rounds for name, of_rounds in made.items() if of_rounds is not None}
+
+
+def ratio(rounds: list[float]) -> Ratio | None:
+    """From the ratio of each round; None where there is no round."""
+    if not rounds:
+        return None
+    return Ratio(statistics.median(rounds), min(rounds), max(rounds), rounds)
 
 
 _NAMES = (

@@ -42,6 +42,12 @@ def report(of: Document) -> str:
             "A by B, median of the rounds (least to most); for tokens more is better, for times "
             "less:\n" + _table([("load", *RATIOS.values()), *map(_ratio_row, compared)])
         )
+    replayed = [level for level in of.levels if level.raw]
+    if replayed:
+        parts.append(
+            "A by its engine alone, tokens/s, median of the rounds (least to most):\n"
+            + _table([("load", "served/raw"), *map(_raw_ratio_row, replayed)])
+        )
     remarks = [*_remarks(of)]
     if remarks:
         parts.append("\n".join(remarks))
@@ -52,6 +58,11 @@ def _servers(of: Document) -> Iterator[str]:
     for name, server in of.servers.items():
         model = f", model {one_line(server['model'])}" if server["model"] else ""
         yield f"{name}: {server['url']}, {server['api']}{model}"
+    if of.raw is not None:
+        yield (
+            f"raw: the engine alone, model {of.raw.model}, {of.raw.dtype} on {of.raw.device}, "
+            f"{of.raw.threads} thread{'' if of.raw.threads == 1 else 's'}"
+        )
 
 
 def _rows(levels: Sequence[LevelFigures]) -> Iterator[tuple[str, ...]]:
@@ -67,6 +78,13 @@ def _rows(levels: Sequence[LevelFigures]) -> Iterator[tuple[str, ...]]:
                 _number(found.user_tokens_per_second),
                 *_times(found.first_token_seconds),
                 *_times(found.gap_seconds),
+            )
+        if level.raw is not None:
+            raw = level.raw
+            yield (
+                *(level.level, "raw", str(raw.requests), str(raw.output_tokens)),
+                f"{raw.tokens_per_second:.1f}",
+                *("-" for _ in HEADINGS[5:]),
             )
 
 
@@ -90,6 +108,10 @@ def _ratio_row(level: LevelFigures) -> tuple[str, ...]:
     return (level.level, *(_ratio(level.ratios.get(name)) for name in RATIOS))
 
 
+def _raw_ratio_row(level: LevelFigures) -> tuple[str, ...]:
+    return (level.level, _ratio(level.raw.served_by_raw if level.raw else None))
+
+
 def _ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return "-"
@@ -105,6 +127,12 @@ def _remarks(of: Document) -> Iterator[str]:
                 codes = ", ".join(f"{one_line(code)} {n}" for code, n in found.errors.items())
                 said = f" (the latest: {one_line(found.message)})" if found.message else ""
                 yield f"{where}: failed requests: {codes}{said}"
+            if found.short_answers:
+                mean = found.output_tokens / found.requests
+                yield (
+                    f"{where}: {found.short_answers} of {found.requests} answers ended before "
+                    f"{of.settings['output_tokens']} tokens; the mean is {mean:.1f}"
+                )
             if found.estimated:
                 yield f"{where}: no usage from the server; every event of text counts as a token"
             if not found.complete:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass, field
 
 import pytest
 import trio
@@ -11,6 +12,8 @@ from trio.testing import MockClock
 from ds4trio.cli.load.bench import Bench, Plan
 from ds4trio.cli.load.client import RequestFailed
 from ds4trio.cli.load.document import document
+from ds4trio.cli.load.raw import Ready
+from ds4trio.cli.load.replay import Job, Order, RawFailed, RawRound
 from ds4trio.cli.load.report import report
 from ds4trio.cli.load.runner import Level, Limits
 from ds4trio.cli.load.tally import Tally
@@ -41,13 +44,40 @@ class Log:
         assert tally.complete
         self.lines.append(f"{level} {server} {round_number}")
 
+    def replaying(self, level: Level, round_number: int) -> None:
+        self.lines.append(f"{level} raw {round_number}")
+
+    def replayed(self, level: Level, round_number: int, raw: RawRound) -> None:
+        self.lines.append(f"{raw.output_tokens} raw tokens")
+
     def waiting(self, why: str) -> None:
         self.lines.append(why)
 
 
-def bench(*servers: FakeServer, time_limit: float = 1e6, same_words: bool = True) -> Bench:
+@dataclass
+class FakeRaw:
+    """An engine that takes a quarter of a second for a token, whatever it is asked."""
+
+    fails_after: int = 1000
+    orders: list[Order] = field(default_factory=list)
+
+    async def replay(self, order: Order) -> RawRound:
+        self.orders.append(order)
+        if len(self.orders) > self.fails_after:
+            raise RawFailed("the engine is full")
+        tokens = sum(job.output for job in order.jobs)
+        await trio.sleep(0.25 * tokens)
+        return RawRound(len(order.jobs), tokens, tokens, 0.25 * tokens)
+
+
+def bench(
+    *servers: FakeServer,
+    time_limit: float = 1e6,
+    same_words: bool = True,
+    raw: FakeRaw | None = None,
+) -> Bench:
     plan = Plan(LEVELS, Workload(), Limits(conversations=2), 2, same_words, time_limit)
-    return Bench(plan, servers, Log())
+    return Bench(plan, servers, Log(), raw)
 
 
 async def test_servers_take_turns_round_by_round(autojump_clock: MockClock) -> None:
@@ -164,3 +194,68 @@ async def test_ctrl_c_ends_the_run_in_good_order(autojump_clock: MockClock) -> N
     assert run.stopped == "interrupted"
     assert len(run.results[0].tallies["A"][0].requests) == 1
     assert server.open == 0
+
+
+async def test_the_engine_alone_does_each_round_of_the_first_server_again(
+    autojump_clock: MockClock,
+) -> None:
+    raw = FakeRaw()
+    run = bench(FakeServer("A"), FakeServer("B", tokens=8), raw=raw)
+    await run.run()
+    assert isinstance(run.watcher, Log)
+    assert run.watcher.lines[2:8] == [
+        *("1 user A 0", "1 user B 0", "1 user raw 0", "8 raw tokens"),
+        *("1 user A 1", "1 user B 1"),
+    ]
+    job = Job(10, 0, 4)
+    assert raw.orders == [
+        *(Order(1, 0.0, [job]), Order(1, 0.0, [job] * 2), Order(1, 0.0, [job] * 2)),
+        *(Order(1, 0.0, [job]), Order(2, 0.0, [job] * 4), Order(2, 0.0, [job] * 4)),
+    ]
+    ready = Ready("a-model", "int8", "cpu", 2)
+    found = document(run, TARGETS, "", ready)
+    level = found.levels[1]
+    assert level.raw is not None
+    assert (level.raw.requests, level.raw.output_tokens) == (8, 32)
+    assert level.raw.tokens_per_second == pytest.approx(4.0)
+    assert level.raw.served_by_raw is not None
+    assert level.raw.served_by_raw.rounds == pytest.approx([1.0, 1.0])
+    text = report(found)
+    assert "raw: the engine alone, model a-model, int8 on cpu, 2 threads\n" in text
+    assert "served/raw\n1 user   0.50 (0.50 to 0.50)\n2 users  1.00 (1.00 to 1.00)\n" in text
+
+
+async def test_an_engine_alone_that_fails_ends_the_run_with_what_there_is(
+    autojump_clock: MockClock,
+) -> None:
+    run = bench(FakeServer("A"), raw=FakeRaw(fails_after=2))
+    await run.run()
+    assert run.stopped == "the engine is full"
+    level = document(run, TARGETS[:1], "").levels[0]
+    assert [figures.complete for figures in level.servers["A"].rounds] == [True, True]
+    assert level.raw is not None
+    assert len(level.raw.rounds) == 1
+
+
+async def test_where_nothing_was_answered_there_is_nothing_to_do_again(
+    autojump_clock: MockClock,
+) -> None:
+    server = FakeServer("A")
+    server.failures = [None, *(RequestFailed("no", code="no", lost=False) for _ in range(100))]
+    raw = FakeRaw()
+    plan = Plan(LEVELS[:1], Workload(), Limits(conversations=2), 2)
+    run = Bench(plan, [server], Log(), raw)
+    await run.run()
+    assert not raw.orders
+    found = document(run, TARGETS[:1], "")
+    assert found.levels[0].raw is not None
+    assert found.levels[0].raw.served_by_raw is None
+    assert "served/raw\n1 user           -\n" in report(found)
+
+
+async def test_short_answers_are_told(autojump_clock: MockClock) -> None:
+    run = bench(FakeServer("A", tokens=63), FakeServer("B", tokens=64))
+    await run.run()
+    text = report(document(run, TARGETS, ""))
+    assert "1 user, A: 4 of 4 answers ended before 64 tokens; the mean is 63.0" in text
+    assert "1 user, B:" not in text

@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         return await trio.run_process(
             [*COMMAND, *arguments],
             capture_stdout=True,
@@ -70,6 +70,88 @@ async def test_two_servers_are_measured_in_turns_over_two_protocols(tmp_path: Pa
         *("p50", "p95", "p99", "max")
     }
     assert len(level["ratios"]["tokens_per_second"]["rounds"]) == 2
+
+
+async def test_the_engine_alone_is_measured_beside_a_server_and_drawn(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    found, drawn = tmp_path / "found.json", tmp_path / "found.svg"
+    async with fake_server() as server:
+        done = await run(
+            *("--url", server.url, "--users", "2", "--requests", "2", "--rounds", "2", "--raw"),
+            *("--raw-model", str(tiny_model), "--dtype", "int8", "--threads", "1"),
+            *("--json", str(found), "--plot", str(drawn)),
+        )
+    assert done.returncode == 0, done.stderr
+    assert "2 users, the engine alone, round 2 of 2: 4 requests" in done.stderr.decode()
+    text = done.stdout.decode()
+    assert "raw: the engine alone, model tiny, int8 on cpu, 1 thread\n" in text
+    assert re.search(r"served/raw\n2 users +[\d.]+ \([\d.]+ to [\d.]+\)\n", text)
+    document = json.loads(found.read_bytes())
+    assert document["raw"]["dtype"] == "int8"
+    raw = document["levels"][0]["raw"]
+    assert [done["output_tokens"] for done in raw["rounds"]] == [28, 28]
+    assert len(raw["served_by_raw"]["rounds"]) == 2
+    assert "engine alone" in drawn.read_text(encoding="utf-8")
+
+
+async def test_an_engine_alone_without_its_model_is_one_line() -> None:
+    async with fake_server() as server:
+        done = await run("--url", server.url, "--raw", "--raw-model", "/no/such/model.gguf")
+        assert not server.seen
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"ds4trio bench: There is no model '/no/such/model.gguf'")
+
+
+async def test_quality_needs_no_server(tiny_model: Path, tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    text = ("--quality", str(ROOT / "README.md"), "--quality-tokens", "700")
+    done = await run(
+        *text, *("--raw-model", str(tiny_model), "--dtype", "int8", "--json", str(found))
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        b"tiny in int8 on cpu, against float32: 698 tokens of README.md\n"
+    )
+    document = json.loads(found.read_bytes())
+    assert 0 < document["mean_kl"] < 0.1
+    assert 0.8 < document["top_1_agreement"] <= 1
+    assert document["perplexity"] == pytest.approx(document["reference_perplexity"], rel=0.1)
+    same = await run(*text, "--raw-model", str(tiny_model), "--dtype", "float32")
+    assert b"mean KL          0.00000 nats\ntop-1 agreement  1.0000\n" in same.stdout
+
+
+async def test_quality_of_next_to_no_text_is_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("x")
+    done = await run(
+        *("--quality", str(tmp_path / "short.txt")),
+        *("--raw-model", str(tiny_model), "--dtype", "int8"),
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode().endswith(
+        "ds4trio bench: the text is too short: it needs two tokens\n"
+    )
+
+
+def test_without_matplotlib_a_plot_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(bench, ["--plot", "x.svg"])
+    assert result.exit_code == 2
+    assert "--plot needs matplotlib: pip install 'ds4trio[plot]'" in result.output
+
+
+async def test_prompts_come_from_the_file_or_are_code_to_copy() -> None:
+    words = (ROOT / "README.md").read_text(encoding="utf-8").split()
+    async with sse_server() as server:
+        url = ("--url", server.url, "--api", "sse", "--users", "1")
+        for more in (["--prompt-file", str(ROOT / "README.md")], ["--workload", "copy"]):
+            done = await run(*url, *more)
+            assert done.returncode == 0, done.stderr
+        asked = [body["messages"][0]["content"] for body in server.bodies]
+    assert len(asked) == len(set(asked)) == 2 * 5
+    for prompt in asked[:5]:
+        assert set(prompt.partition("\n\nGo on")[0].split()) <= set(words)
+    assert all(prompt.startswith("Change the name `") for prompt in asked[5:])
 
 
 @pytest.mark.parametrize("api", ["ws", "sse"])
@@ -141,10 +223,24 @@ async def test_ctrl_c_ends_it_with_the_report_of_what_was_measured() -> None:
         (["--shared-prefix", "64"], "--prompt-tokens"),
         (["--against-api", "sse"], "--against"),
         (["--url", "ftp://x"], "ftp"),
-        (["--json", "/no/such/folder/x.json"], "no folder"),
+        (["--json", "/no/such/folder/x.json"], "--json: there is no folder"),
+        (["--plot", "/no/such/folder/x.svg"], "--plot: there is no folder"),
+        (["--plot", "x.pdf"], "neither in .svg nor in .png"),
+        (["--dtype", "int8"], "--dtype goes with --raw or --quality"),
+        (["--raw-model", "x"], "--raw-model goes with --raw"),
+        (["--raw", "--rate", "2"], "no arrivals"),
+        (["--raw", "--threads", "5000"], "threads"),
+        (["--quality", __file__], "name it"),
+        (["--quality", __file__, "--dtype", "int8", "--raw"], "without a server and --raw"),
+        (["--quality", "/no/such/file"], "does not exist"),
+        (["--prompt-file", __file__, "--prompt-tokens", "100000"], "has only about"),
+        (["--workload", "copy", "--prompt-tokens", "5000"], "a built-in Python file"),
     ],
 )
-def test_wrong_options_are_told_before_anything_connects(arguments: list[str], said: str) -> None:
+def test_wrong_options_are_told_before_anything_connects(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DS4TRIO_DTYPE", raising=False)
     result = CliRunner().invoke(bench, arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())

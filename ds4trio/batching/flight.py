@@ -1,0 +1,55 @@
+"""A step on its way: from the coalescer into a worker thread, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from ds4trio.batching.pace import Load
+from ds4trio.batching.session import Session
+from ds4trio.engine.interface import EngineLike
+from ds4trio.engine.step import Ran, Step, StepItem
+
+__all__ = ["Flight", "Member"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A session's part of a step. Made before the session counts it as in flight."""
+
+    session: Session
+    item: StepItem
+    incarnation: int
+
+    @property
+    def stays(self) -> bool:
+        """The session still wants what comes of it: it has not ended or lost its pages."""
+        return self.session.incarnation == self.incarnation and not self.session.ended
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """A step that was prepared.
+
+    Attributes:
+        load: what its seconds are to be compared by.
+        landed: set when ``ran`` or ``error`` is there.
+    """
+
+    step: Step
+    members: Sequence[Member]
+    load: Load
+    landed: trio.Event = field(default_factory=trio.Event)
+    ran: Ran | None = None
+    error: Exception | None = None
+
+    async def fly(self, engine: EngineLike, limiter: trio.CapacityLimiter) -> None:
+        """Run the step, whatever happens meanwhile: the engine counts on it."""
+        try:
+            with trio.CancelScope(shield=True):
+                self.ran = await trio.to_thread.run_sync(engine.run, self.step, limiter=limiter)
+        except Exception as error:
+            self.error = error
+        self.landed.set()

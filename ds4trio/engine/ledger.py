@@ -1,0 +1,335 @@
+"""The books of an engine: who has which tokens on which pages, and what steps in flight change.
+
+No tensors here. A step is prepared from the books as they will be when those before it have
+succeeded, so that it can be handed to the runner while they still run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from ds4trio.engine.interface import RunnerLike
+from ds4trio.engine.pages import PagePool
+from ds4trio.engine.prefix_cache import PrefixCache
+from ds4trio.engine.step import (
+    Command,
+    EngineInfo,
+    Evaluated,
+    Opening,
+    Ran,
+    Refused,
+    Row,
+    SamplingParams,
+    Step,
+    StepItem,
+    StepResult,
+)
+from ds4trio.errors import (
+    ContextLengthExceeded,
+    EngineMisuse,
+    InternalError,
+    ServerBusy,
+    TokenOutOfVocabulary,
+    WireError,
+)
+
+__all__ = ["Ledger"]
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """One sequence, as far as it is committed, and what steps in flight will add.
+
+    Attributes:
+        sampling: how it draws.
+        root: digest that its beginnings are named from.
+        tokens: ids of the positions that are committed.
+        pending: the token drawn last, not yet evaluated; None where there is none.
+        digests: names of its full pages, in order.
+        end: its length when the steps in flight have succeeded, and every guess in them.
+        draws: there will be a pending token then.
+    """
+
+    sampling: SamplingParams
+    root: bytes
+    tokens: array[int] = field(default_factory=lambda: array("q"))
+    pending: int | None = None
+    digests: list[bytes] = field(default_factory=list)
+    end: int = 0
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An accepted item, the sequence it was accepted for, and how many pages that got for it."""
+
+    item: StepItem
+    state: _Sequence
+    pages: int
+
+
+class Ledger:
+    """Implements ``EngineLike`` over a runner. ``eval_batch`` is a whole step in one call.
+
+    Args:
+        runner: carries the steps out.
+        prefix_cache: keep full pages for sequences that begin with the same tokens.
+    """
+
+    def __init__(self, runner: RunnerLike, *, prefix_cache: bool = True) -> None:
+        self.info: EngineInfo = runner.info
+        self._runner = runner
+        self._prefixes = PrefixCache(self.info.page_size)
+        self._pool = PagePool(self.info.total_pages, self._prefixes.forget)
+        self._prefix_cache = prefix_cache
+        self._sequences: dict[int, _Sequence] = {}
+        self._prepared = 0
+        self._in_flight: dict[int, list[_Work]] = {}  # by the numbers of their commands
+        # What the runner has not been told yet.
+        self._reset = True
+        self._closed: list[int] = []
+        self._opened: dict[int, None] = {}
+
+    @property
+    def ready(self) -> bool:
+        """False while the runner is being started again."""
+        return self._runner.ready
+
+    @property
+    def free_pages(self) -> int:
+        """Pages of the KV cache that no sequence holds."""
+        return self._pool.free
+
+    def free_pages_without(self, sequences: Collection[int]) -> int:
+        """Pages that no sequence would hold if these were closed."""
+        return self._pool.free_without(sequences)
+
+    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+        """Begin an empty sequence.
+
+        Args:
+            sequence: any id that is not in use.
+            sampling: how it draws.
+            cache_salt: it shares pages only with sequences of the same salt.
+
+        Raises:
+            EngineMisuse: the id is in use.
+            TokenOutOfVocabulary: a logit bias names a token that the model does not have.
+        """
+        for token in sampling.logit_bias:
+            if not 0 <= token < self.info.vocab_size:
+                raise TokenOutOfVocabulary(
+                    f"logit_bias names token {token}; the vocabulary ends at "
+                    f"{self.info.vocab_size - 1}",
+                    param="logit_bias",
+                )
+        self._pool.open(sequence)
+        self._sequences[sequence] = _Sequence(sampling, PrefixCache.root(cache_salt))
+        self._opened[sequence] = None
+
+    def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
+        """Take over what is cached of a beginning, for a sequence that has evaluated nothing.
+
+        Args:
+            sequence: open and empty.
+            tokens: what it will evaluate. The last one is always left to do, since its logits are
+                wanted.
+
+        Returns:
+            How many of the first tokens count as evaluated now, a multiple of the page size.
+        """
+        state = self._sequences[sequence]
+        if state.end or not self._prefix_cache:
+            return 0
+        pages, state.digests = self._prefixes.find(state.root, tokens[:-1])
+        self._pool.share(sequence, pages)
+        state.tokens.extend(tokens[: len(pages) * self.info.page_size])
+        state.end = len(state.tokens)
+        return state.end
+
+    def close(self, sequence: int) -> None:
+        """Forget a sequence and free its pages. Raises EngineMisuse when it is unknown.
+
+        A step in flight may still write to them. That is before any step that can give them to
+        others, since steps are carried out in the order of their preparation.
+        """
+        self._pool.close(sequence)
+        del self._sequences[sequence]
+        if sequence in self._opened:
+            del self._opened[sequence]
+        else:
+            self._closed.append(sequence)
+
+    def length(self, sequence: int) -> int:
+        """Positions that are evaluated and committed. Raises EngineMisuse when it is unknown."""
+        if sequence not in self._sequences:
+            raise EngineMisuse(f"sequence {sequence} is not open")
+        return len(self._sequences[sequence].tokens)
+
+    def prepare(self, items: Sequence[StepItem]) -> Step:
+        """Check a step, and give its sequences their pages.
+
+        An item with tokens evaluates those; a token that the sequence drew before and that was not
+        evaluated yet is forgotten, they take its place. An item without tokens evaluates that drawn
+        token. An item that fails a check is refused with an error of its own, and its sequence
+        stays as it was.
+        """
+        opens = tuple(self._opening(sequence) for sequence in self._opened)
+        work: list[_Work] = []
+        rows: list[Row] = []
+        refused: dict[int, Refused] = {}
+        seen: set[int] = set()
+        for place, item in enumerate(items):
+            error = self._examine(item, seen)
+            seen.add(item.sequence)
+            if error is not None:
+                refused[place] = Refused(item.sequence, error)
+                continue
+            state = self._sequences[item.sequence]
+            missing = self._pages_missing(item)
+            self._pool.grow(item.sequence, missing)
+            table = self._pool.table(item.sequence)
+            new = tuple(table[len(table) - missing :])
+            rows.append(Row(item.sequence, item.tokens, new, item.sample, item.draft))
+            work.append(_Work(item, state, missing))
+        command = Command(
+            number=self._prepared,
+            reset=self._reset,
+            closes=tuple(self._closed),
+            opens=opens,
+            rows=tuple(rows),
+        )
+        for accepted in work:
+            accepted.state.end += accepted.item.most
+            accepted.state.draws = accepted.item.sample
+        step = Step(tuple(items), refused, command)
+        self._in_flight[command.number] = work
+        self._prepared += 1
+        self._reset = False
+        self._closed.clear()
+        self._opened.clear()
+        return step
+
+    def run(self, step: Step) -> Ran:
+        """Carry a step out. Blocks; for worker threads."""
+        return self._runner.run(step.command)
+
+    def commit(self, step: Step, ran: Ran) -> StepResult:
+        """The step counts. Sequences that were closed since it was prepared are left out.
+
+        Raises EngineMisuse unless it is the oldest one in flight.
+        """
+        if step.command.number != next(iter(self._in_flight), None):
+            raise EngineMisuse("steps are committed in the order of their preparation")
+        work = self._in_flight.pop(step.command.number)
+        accepted: dict[int, Evaluated] = {}
+        for done, sampled in zip(work, ran.sampled, strict=True):
+            state, item = done.state, done.item
+            accepted[item.sequence] = Evaluated(item.sequence, sampled)
+            if self._sequences.get(item.sequence) is not state:
+                continue
+            if item.tokens:
+                state.tokens.extend(item.tokens)
+            else:
+                assert state.pending is not None
+                state.tokens.append(state.pending)
+            state.tokens.extend(token.token for token in sampled[:-1])
+            state.pending = sampled[-1].token if sampled else None
+            state.end -= item.most - item.evaluated(len(sampled))  # guesses that did not hold
+            self._name_pages(item.sequence, state)
+        return StepResult(
+            outcomes=tuple(
+                step.refused[place] if place in step.refused else accepted[item.sequence]
+                for place, item in enumerate(step.items)
+            ),
+            free_pages=self._pool.free,
+            seconds=ran.seconds,
+        )
+
+    def abandon(self, step: Step) -> None:
+        """The step failed or was not run: its sequences are as they were before it.
+
+        The runner will be told anew what it has to know, and no cached beginning is trusted.
+        """
+        self._runner.leave_out(step.command.number)
+        for undone in self._in_flight.pop(step.command.number):
+            state, item = undone.state, undone.item
+            if self._sequences.get(item.sequence) is state:
+                self._pool.shrink(item.sequence, undone.pages)
+                state.end = len(state.tokens)
+                state.draws = state.pending is not None
+        # Whatever went wrong may have touched pages that others would share.
+        self._prefixes.clear()
+        self._pool.keep_nothing()
+        self._reset = True
+        self._closed.clear()
+        self._opened = dict.fromkeys(self._sequences)
+
+    def stop(self) -> None:
+        """Run no more steps. Blocks until what belongs to the runner has ended."""
+        self._runner.stop()
+
+    def eval_batch(self, items: Sequence[StepItem]) -> StepResult:
+        """A whole step in one blocking call: every item that passes the checks, or none.
+
+        Returns:
+            One outcome per item, in their order.
+
+        Raises:
+            Exception: what ``run`` raised. Every sequence is as it was before, pages included.
+        """
+        step = self.prepare(items)
+        try:
+            ran = self.run(step)
+        except BaseException:
+            self.abandon(step)
+            raise
+        return self.commit(step, ran)
+
+    def _opening(self, sequence: int) -> Opening:
+        state, pages = self._sequences[sequence], tuple(self._pool.table(sequence))
+        return Opening(sequence, state.sampling, state.tokens[:], pages, state.pending)
+
+    def _name_pages(self, sequence: int, state: _Sequence) -> None:
+        """Let others find the pages that have become full."""
+        if not self._prefix_cache:
+            return
+        size = self.info.page_size
+        table = self._pool.table(sequence)
+        for number in range(len(state.digests), len(state.tokens) // size):
+            before = state.digests[-1] if state.digests else state.root
+            page_tokens = state.tokens[number * size : (number + 1) * size]
+            state.digests.append(PrefixCache.extend(before, page_tokens))
+            if self._prefixes.remember(state.digests[-1], table[number]):
+                self._pool.keep(table[number])
+
+    def _examine(self, item: StepItem, seen: Collection[int]) -> WireError | None:
+        """The checks of one item: what is wrong with it."""
+        state = self._sequences.get(item.sequence)
+        if state is None:
+            return InternalError(f"sequence {item.sequence} is not open in this engine")
+        if item.sequence in seen:
+            return InternalError(f"sequence {item.sequence} is twice in one batch")
+        if not item.tokens and not state.draws:
+            return InternalError(f"sequence {item.sequence} has no token to evaluate")
+        vocabulary = self.info.vocab_size
+        for token in item.tokens:
+            if not 0 <= token < vocabulary:
+                return TokenOutOfVocabulary(
+                    f"token {token} is not in the vocabulary of {vocabulary}"
+                )
+        end = state.end + item.most
+        if end > self.info.longest_sequence:
+            return ContextLengthExceeded(
+                f"{end} tokens do not fit: a sequence can hold {self.info.longest_sequence}"
+            )
+        if self._pages_missing(item) > self._pool.free:
+            return ServerBusy("the KV cache is full", retry_after=1)
+        return None
+
+    def _pages_missing(self, item: StepItem) -> int:
+        """Pages that a sequence needs for an item beyond those it has."""
+        end = self._sequences[item.sequence].end + item.most
+        return max(self.info.pages_for(end) - len(self._pool.table(item.sequence)), 0)

@@ -1,0 +1,112 @@
+"""Packed weights and their products, between torch's tensors and the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ds4trio.engine.native.packed import Packed
+from ds4trio.engine.native.products import (
+    ADD,
+    GATE,
+    STORE,
+    multiply,
+    multiply_panels,
+    read_rows,
+)
+from ds4trio.engine.native.vector import PANEL
+from ds4trio.engine.native.workers import workers
+from ds4trio.engine.norm import RMSNorm
+
+__all__ = ["NativeGated", "NativeLinear", "interleaved"]
+
+FEW = 1 << 18
+"""Multiplications that one thread does sooner than it could share them."""
+
+WIDE = 8192
+"""Outputs from which on rows of a result are kept apart."""
+
+_none = np.empty(0, np.float32)
+
+
+class _Product:
+    def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+
+    def multiply(
+        self, rows: torch.Tensor, norm: RMSNorm | None, out: torch.Tensor, ending: int
+    ) -> None:
+        packed = self._packed
+        arguments = (
+            rows.numpy(),
+            _none if norm is None else norm.weight.numpy(),
+            np.float32(0.0 if norm is None else norm.epsilon),
+            packed.weight,
+            packed.kind,
+            packed.scales,
+            packed.bias,
+            out.numpy(),
+            ending,
+        )
+        if len(rows) * packed.outputs * packed.inputs < FEW or workers() == 1:
+            multiply_panels(*arguments, 0, len(packed.weight))
+        else:
+            multiply(*arguments, workers())
+
+
+class NativeLinear(_Product):
+    """``Linear`` on a CPU. A row has the same bits in any company."""
+
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        # A panel more between rows, or every row of a large product begins on the same cache set.
+        outputs = self._packed.outputs
+        apart = PANEL if outputs >= WIDE else 0
+        out = rows.new_empty((len(rows), outputs + apart))[:, :outputs]
+        self.multiply(rows, norm, out, STORE)
+        return out
+
+    def add_to(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        self.multiply(rows, None, hidden, ADD)
+        return hidden
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight itself, float32 [count, inputs]: an embedding tied to the head.
+
+        Args:
+            numbers: int64 [count].
+        """
+        packed = self._packed
+        out = torch.empty(len(numbers), packed.inputs)
+        read_rows(numbers.numpy(), packed.weight, packed.kind, packed.scales, out.numpy())
+        return out
+
+
+class NativeGated(_Product):
+    """``Gated`` on a CPU.
+
+    Args:
+        packed: of the weights that ``interleaved`` made.
+        width: outputs.
+    """
+
+    def __init__(self, packed: Packed, width: int) -> None:
+        super().__init__(packed)
+        self._width = width
+
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        out = rows.new_empty((len(rows), self._width))
+        self.multiply(rows, norm, out, GATE)
+        return out
+
+
+def interleaved(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Eight rows of one, eight of the other, and so on; zeros after the last."""
+    half = PANEL // 2
+    blocks = -(-len(gate) // half)
+    mixed = gate.new_zeros((blocks, 2, half, *gate.shape[1:]))
+    for place, part in enumerate((gate, up)):
+        whole = len(part) // half
+        mixed[:whole, place] = part[: whole * half].view(whole, half, *part.shape[1:])
+        if rest := len(part) % half:
+            mixed[whole, place, :rest] = part[whole * half :]
+    return mixed.flatten(0, 2)

@@ -1,0 +1,124 @@
+"""Paged attention and its cache on a CPU, between torch's tensors and the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ds4trio.engine.attention_parts import Span
+from ds4trio.engine.native.attention import attend, attend_units, store, store_rows
+from ds4trio.engine.native.vector import PANEL, ROWS
+from ds4trio.engine.native.workers import workers
+from ds4trio.engine.rope import rotations
+from ds4trio.errors import ModelUnavailable
+from ds4trio.models.config import ModelConfig
+
+__all__ = ["NativeAttention", "NativePlan"]
+
+FEW_ROWS = 16
+"""Rows that one thread rotates and stores sooner than it could share them."""
+
+FEW_PAIRS = 512
+"""Pairs of a row and a position that one thread attends to sooner than it could share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """What is the same for all layers of a step; the arguments of the kernels, described there."""
+
+    positions: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+    blocks: npt.NDArray[np.int64]
+    tables: npt.NDArray[np.int64]
+    workers: int
+
+
+class NativeAttention:
+    """``Attention`` on a CPU, in float32.
+
+    Memory of the cache is asked for, not touched: the system provides it as pages come into use.
+
+    Args:
+        config: of the model.
+        context_length: positions that a sequence can have.
+        pages: of the cache.
+        page_size: positions in each, a multiple of ``PANEL``.
+
+    Raises:
+        ModelUnavailable: it is not.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, context_length: int, pages: int, page_size: int
+    ) -> None:
+        if page_size % PANEL:
+            raise ModelUnavailable(f"pages must hold a multiple of {PANEL} positions")
+        self._page_size = page_size
+        self._heads = config.heads
+        self._head_dim = config.head_dim
+        self._rows_together = max(1, ROWS * config.kv_heads // config.heads)
+        self._rotations = rotations(config, context_length).numpy()
+        places = (config.layers, pages, config.kv_heads)
+        key_panels, value_panels = page_size // PANEL, -(-config.head_dim // PANEL)
+        self._keys = np.empty((*places, key_panels, config.head_dim, PANEL), np.float32)
+        self._values = np.empty((*places, value_panels, page_size, PANEL), np.float32)
+
+    def order(self, spans: Sequence[Span]) -> list[int]:
+        """As they come."""
+        return list(range(len(spans)))
+
+    def plan(self, spans: Sequence[Span]) -> NativePlan:
+        """See ``Attention``."""
+        size = self._page_size
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        places: list[npt.NDArray[np.int64]] = []
+        tables: list[int] = []
+        blocks: list[tuple[int, int, int, int]] = []
+        row = pairs = 0
+        for span in spans:
+            own = np.asarray(span.pages[: -(-span.end // size)], np.int64)
+            where = np.arange(span.start, span.end)
+            places.append(own[where // size] * size + where % size)
+            for start in range(span.start, span.end, self._rows_together):
+                count = min(self._rows_together, span.end - start)
+                blocks.append((row, count, start, len(tables)))
+                row += count
+            tables.extend(own)
+            pairs += span.count * span.end
+        return NativePlan(
+            positions,
+            np.concatenate(places),
+            np.array(blocks, np.int64),
+            np.array(tables, np.int64),
+            1 if pairs < FEW_PAIRS else workers(),
+        )
+
+    def attend(self, layer: int, plan: NativePlan, inputs: torch.Tensor) -> torch.Tensor:
+        """See ``Attention``."""
+        rows = len(inputs)
+        heads = inputs.numpy().reshape(rows, -1, self._head_dim)
+        queries = np.empty((rows, self._heads, self._head_dim), np.float32)
+        stored = (
+            heads,
+            self._rotations,
+            plan.positions,
+            plan.places,
+            queries,
+            self._keys[layer],
+            self._values[layer],
+        )
+        if rows < FEW_ROWS or plan.workers == 1:
+            store_rows(*stored, 0, rows)
+        else:
+            store(*stored, plan.workers)
+        mixed = np.empty((rows, self._heads * self._head_dim), np.float32)
+        attended = (queries, *stored[-2:], plan.blocks, plan.tables, mixed)
+        if plan.workers == 1:
+            attend_units(*attended, 0, 1)
+        else:
+            attend(*attended, plan.workers)
+        return torch.from_numpy(mixed)

@@ -1,0 +1,218 @@
+"""Products of rows with packed weights, float32 throughout. The norm before a product and what is
+done with it afterwards are part of it, so that rows are read once and written once.
+
+Weights come in three kinds: float32; int8 with a scale for each output, which are widened exactly,
+so that weights are rounded once, when they are packed, and activations never; and four bits, with
+activations of eight (``nibbles.py``).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, prange
+from numba.types import float32, int64, void
+from numba.types import int8 as _int8
+
+from ds4trio.engine.native.nibbles import GROUP, NIBBLE_ROWS, quantise, tile_of_nibbles
+from ds4trio.engine.native.vector import PANEL, ROWS, gate, make_tile, sum_of_squares
+
+__all__ = [
+    "ADD",
+    "BYTES",
+    "FLOATS",
+    "GATE",
+    "NIBBLES",
+    "STORE",
+    "multiply",
+    "multiply_panels",
+    "pack",
+    "read_rows",
+]
+
+FLOATS, BYTES, NIBBLES = 0, 1, 2
+"""Kinds of weights."""
+
+STORE, ADD, GATE = 0, 1, 2
+"""What becomes of a product: it is the result; it is added to what is there; or, with panels of
+eight gates and eight ups, the result is ``silu(gate) * up``."""
+
+HALF = PANEL // 2
+
+WIDEN_FROM = 2 * ROWS + 1
+"""From so many rows on, a panel of int8 is widened once for all of them."""
+
+_arguments = (
+    float32[:, ::1],
+    float32[::1],
+    float32,
+    _int8[:, ::1],
+    int64,
+    float32[::1],
+    float32[::1],
+    float32[:, :],
+    int64,
+)
+
+_tile = make_tile()
+_tile_of_bytes = make_tile(int8=True)
+
+
+@njit(nogil=True, cache=True)
+def _normalised(rows, norm, epsilon):
+    """RMSNorm (arXiv:1910.07467)."""
+    count, inputs = rows.shape
+    normed = np.empty((count, inputs), np.float32)
+    whole = inputs // PANEL * PANEL
+    for i in range(count):
+        row = rows[i]
+        total = sum_of_squares(row.ctypes.data, whole)
+        for j in range(whole, inputs):
+            total += row[j] * row[j]
+        factor = np.float32(1.0) / np.float32(math.sqrt(total / np.float32(inputs) + epsilon))
+        for j in range(inputs):
+            normed[i, j] = row[j] * factor * norm[j]
+    return normed
+
+
+@njit(nogil=True, cache=True)
+def _finish(block, row, end, panel, scales, bias, out, ending):
+    column = panel * PANEL
+    for i in range(end - row):
+        line = block[i]
+        if len(scales):
+            for j in range(PANEL):
+                line[j] *= scales[column + j]
+        if len(bias):
+            for j in range(PANEL):
+                line[j] += bias[column + j]
+        if ending == GATE:
+            gated = panel * HALF
+            gate(line.ctypes.data, line.ctypes.data)
+            for j in range(min(HALF, out.shape[1] - gated)):
+                out[row + i, gated + j] = line[j]
+        elif ending == ADD:
+            for j in range(min(PANEL, out.shape[1] - column)):
+                out[row + i, column + j] += line[j]
+        else:
+            for j in range(min(PANEL, out.shape[1] - column)):
+                out[row + i, column + j] = line[j]
+
+
+@njit(nogil=True, cache=True)
+def _multiply_nibbles(source, weight, bias, out, ending, first, last):
+    count, inputs = source.shape
+    groups = inputs // GROUP
+    levels = np.empty((count, inputs), np.int8)
+    a_scales = np.empty((count, groups), np.float32)
+    a_sums = np.empty((count, groups), np.float32)
+    for row in range(count):
+        quantise(
+            source.ctypes.data + row * inputs * 4,
+            groups,
+            levels.ctypes.data + row * inputs,
+            a_scales.ctypes.data + row * groups * 4,
+            a_sums.ctypes.data + row * groups * 4,
+        )
+    block = np.empty((NIBBLE_ROWS, PANEL), np.float32)
+    none = np.empty(0, np.float32)
+    blocks = -(-count // NIBBLE_ROWS)
+    for panel in range(first, last):
+        row = 0
+        for number in range(blocks):
+            end = count * (number + 1) // blocks
+            tile_of_nibbles(
+                end - row,
+                levels.ctypes.data + row * inputs,
+                a_scales.ctypes.data + row * groups * 4,
+                a_sums.ctypes.data + row * groups * 4,
+                weight.ctypes.data + panel * weight.shape[1],
+                groups,
+                block.ctypes.data,
+                PANEL * 4,
+            )
+            _finish(block, row, end, panel, none, bias, out, ending)
+            row = end
+
+
+@njit([void(*_arguments, int64, int64)], nogil=True, cache=True)
+def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, first, last):
+    """The part of ``multiply`` that falls to one worker: these panels."""
+    count, inputs = rows.shape
+    source = rows if len(norm) == 0 else _normalised(rows, norm, epsilon)
+    if kind == NIBBLES:
+        _multiply_nibbles(source, weight, bias, out, ending, first, last)
+        return
+    block = np.empty((ROWS, PANEL), np.float32)
+    widen = kind == BYTES and count >= WIDEN_FROM
+    wide = np.empty(inputs * PANEL if widen else 0, np.float32)
+    blocks = -(-count // ROWS)
+    stride = inputs * 4
+    for panel in range(first, last):
+        address = weight.ctypes.data + panel * weight.shape[1]
+        if widen:
+            for i in range(inputs * PANEL):
+                wide[i] = weight[panel, i]
+            address = wide.ctypes.data
+        row = 0
+        for number in range(blocks):
+            end = count * (number + 1) // blocks
+            here = source.ctypes.data + row * stride
+            if kind == BYTES and not widen:
+                _tile_of_bytes(
+                    end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4
+                )
+            else:
+                _tile(end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4)
+            _finish(block, row, end, panel, scales, bias, out, ending)
+            row = end
+
+
+def pack(weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Bring [outputs, inputs] into panels, [panels, inputs, PANEL]; missing outputs are zeros."""
+    outputs, inputs = weight.shape
+    panels = -(-outputs // PANEL)
+    padded = np.zeros((panels * PANEL, inputs), weight.dtype)
+    padded[:outputs] = weight
+    return np.ascontiguousarray(padded.reshape(panels, PANEL, inputs).transpose(0, 2, 1))
+
+
+@njit([void(*_arguments, int64)], parallel=True, nogil=True, cache=True)
+def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, workers):
+    """Multiply, by so many workers that share the panels.
+
+    Args:
+        rows: float32 [rows, inputs].
+        norm: float32 [inputs], weights of an RMSNorm of the rows; empty for none.
+        epsilon: of that norm, float32.
+        weight: [panels, bytes of a panel], int8, from ``pack`` or ``pack_nibbles``.
+        kind: FLOATS, BYTES or NIBBLES.
+        scales: float32 [panels * PANEL], of the outputs, for BYTES; else empty.
+        bias: float32 [panels * PANEL]; empty for none.
+        out: float32 [rows, outputs], with any stride between rows.
+        ending: STORE, ADD or GATE.
+        workers: threads.
+    """
+    panels = weight.shape[0]
+    for worker in prange(workers):
+        first = panels * worker // workers
+        last = panels * (worker + 1) // workers
+        if first < last:
+            multiply_panels(
+                rows, norm, epsilon, weight, kind, scales, bias, out, ending, first, last
+            )
+
+
+@njit(nogil=True, cache=True)
+def read_rows(numbers, weight, kind, scales, out):
+    """Read rows (int64 [count]) of FLOATS or BYTES into out, float32 [count, inputs]."""
+    floats = weight.view(np.float32)
+    for i in range(len(numbers)):
+        panel, lane = numbers[i] // PANEL, numbers[i] % PANEL
+        for k in range(out.shape[1]):
+            if kind == BYTES:
+                out[i, k] = weight[panel, k * PANEL + lane] * scales[numbers[i]]
+            else:
+                out[i, k] = floats[panel, k * PANEL + lane]

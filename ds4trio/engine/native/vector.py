@@ -1,0 +1,263 @@
+"""The innermost loops, stated as vector instructions with llvmlite and called from Numba functions.
+
+Numba turns scalar loops into vector code where it can prove that nothing changes. It never reorders
+a sum of floating point numbers, and it keeps no block of sums in registers; products need both. The
+functions here say outright what is to be done, for any processor that LLVM knows.
+
+Every sum runs in an order that depends on its own length alone: along the input for a product, by
+lanes for a row. So no result depends on how many rows are evaluated together.
+
+Arguments are int64: addresses and strides in bytes, or counts. The caller answers for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["PANEL", "ROWS", "gate", "make_tile", "softmax", "sum_of_squares"]
+
+LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
+"""float32 numbers in a vector: a register of AVX-512, or of AVX2; elsewhere LLVM splits it."""
+
+PANEL = 16
+"""Outputs that are computed together. Weights, keys and values lie in panels of so many columns."""
+
+VECTORS = PANEL // LANES
+
+ROWS = 6 if VECTORS == 2 else 12
+"""Most rows of a tile: its sums, a row of weights and an activation fill the registers."""
+
+_float = ir.FloatType()
+_int32 = ir.IntType(32)
+_int64 = ir.IntType(64)
+_floats = ir.VectorType(_float, LANES)
+_ints = ir.VectorType(_int32, LANES)
+_bytes = ir.VectorType(ir.IntType(8), LANES)
+_zeros = ir.Constant(_floats, [0.0] * LANES)
+
+
+def at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, offset: int) -> ir.Value:
+    return builder.inttoptr(builder.add(address, _int64(offset)), kind.as_pointer())
+
+
+def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, offset: int = 0) -> ir.Value:
+    value = builder.load(at(builder, address, kind, offset))
+    value.align = 1
+    return value
+
+
+def store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value, offset: int = 0) -> None:
+    builder.store(value, at(builder, address, value.type, offset)).align = 1
+
+
+def everywhere(builder: ir.IRBuilder, number: ir.Value, lanes: int = LANES) -> ir.Value:
+    """A vector of one number."""
+    empty = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    first = builder.insert_element(empty, number, _int32(0))
+    zeros = ir.Constant(ir.VectorType(_int32, lanes), [0] * lanes)
+    return builder.shuffle_vector(first, empty, zeros)
+
+
+def call(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
+    """LLVM's own function of this name, for vectors of any length."""
+    kind = values[0].type
+    signature = ir.FunctionType(kind, [kind] * len(values))
+    full = f"llvm.{name}.v{kind.count}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, full), values)
+
+
+def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e to the x, to about 1e-7, with the polynomial of the Cephes library (expf).
+
+    0 below -87.3, where a result would not be a normal number any more; NaN of NaN.
+    """
+    kind = x.type
+    ints = ir.VectorType(_int32, kind.count)
+
+    def every(number: float) -> ir.Constant:
+        return ir.Constant(kind, [number] * kind.count)
+
+    kept = builder.select(builder.fcmp_ordered(">", x, every(88.37)), every(88.37), x)
+    tiny = builder.fcmp_ordered("<", x, every(-87.33654))
+    kept = builder.select(tiny, every(-87.33654), kept)
+    power = call(builder, "floor", call(builder, "fma", kept, every(1.44269504), every(0.5)))
+    rest = call(builder, "fma", power, every(-0.693359375), kept)
+    rest = call(builder, "fma", power, every(2.12194440e-4), rest)
+    series = every(1.9875691500e-4)
+    for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5):
+        series = call(builder, "fma", series, rest, every(term))
+    square = builder.fmul(rest, rest)
+    mantissa = call(builder, "fma", series, square, builder.fadd(rest, every(1.0)))
+    exponent = builder.add(builder.fptosi(power, ints), ir.Constant(ints, [127] * kind.count))
+    scale = builder.bitcast(builder.shl(exponent, ir.Constant(ints, [23] * kind.count)), kind)
+    result = builder.select(tiny, every(0.0), builder.fmul(mantissa, scale))
+    return builder.select(builder.fcmp_unordered("uno", x, x), x, result)
+
+
+def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
+    """A product of up to ``ROWS`` rows with one panel, all of its sums in registers.
+
+    The function that is made takes ``(rows, activations, row_stride, panel, count, out,
+    out_stride)`` and computes ``out[r, :PANEL] = sum of activations[r, k] * panel[k, :PANEL]`` over
+    ``k < count``, each sum a chain of fused multiply-adds in the order of k. Activations and out
+    are float32.
+
+    Args:
+        int8: the panel's numbers are int8, widened to float32 (exactly) on their way.
+        onto: sums go on from what ``out`` holds, in place of 0.
+    """
+    stored, width = (_bytes, LANES) if int8 else (_floats, 4 * LANES)
+
+    def emit_for(builder: ir.IRBuilder, rows: int, args: Sequence[Any]) -> None:
+        activations, row_stride, panel, count, out, out_stride = args
+        places = [
+            (builder.add(out, builder.mul(out_stride, _int64(row))), 4 * LANES * vector)
+            for row in range(rows)
+            for vector in range(VECTORS)
+        ]
+        sums = [cgutils.alloca_once(builder, _floats) for _ in places]
+        for total, (address, offset) in zip(sums, places, strict=True):
+            builder.store(load(builder, address, _floats, offset) if onto else _zeros, total)
+        with cgutils.for_range(builder, count) as loop:
+            line = builder.add(panel, builder.mul(loop.index, _int64(VECTORS * width)))
+            weights = [load(builder, line, stored, vector * width) for vector in range(VECTORS)]
+            if int8:
+                weights = [builder.sitofp(builder.sext(w, _ints), _floats) for w in weights]
+            column = builder.add(activations, builder.mul(loop.index, _int64(4)))
+            for row in range(rows):
+                address = builder.add(column, builder.mul(row_stride, _int64(row)))
+                activation = everywhere(builder, load(builder, address, _float))
+                for weight, total in zip(weights, sums[row * VECTORS :], strict=False):
+                    sum_now = call(builder, "fma", activation, weight, builder.load(total))
+                    builder.store(sum_now, total)
+        for total, (address, offset) in zip(sums, places, strict=True):
+            store(builder, builder.load(total), address, offset)
+
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        rows, *rest = args
+        done = builder.append_basic_block("done")
+        choice = builder.switch(rows, done)
+        for number in range(1, ROWS + 1):
+            block = builder.append_basic_block(f"rows{number}")
+            choice.add_case(_int64(number), block)
+            builder.position_at_end(block)
+            emit_for(builder, number, rest)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def tile(
+        _typing: Any,
+        rows: Any,
+        activations: Any,
+        row_stride: Any,
+        panel: Any,
+        count: Any,
+        out: Any,
+        out_stride: Any,
+    ) -> Any:
+        return types.void(*[types.int64] * 7), emit
+
+    return tile
+
+
+def _for_lines(
+    builder: ir.IRBuilder, address: Any, count: Any, each: Callable[[Any], None]
+) -> None:
+    """Call with the address of every vector of ``count`` (a multiple of ``PANEL``) numbers."""
+    with cgutils.for_range(builder, builder.sdiv(count, _int64(LANES))) as loop:
+        each(builder.add(address, builder.mul(loop.index, _int64(4 * LANES))))
+
+
+def _folded(builder: ir.IRBuilder, vector: ir.Value, join: Callable[[Any, Any], Any]) -> ir.Value:
+    """All lanes joined into one number, in halves."""
+    half = LANES // 2
+    while half:
+        order = [(lane + half) % LANES for lane in range(LANES)]
+        other = builder.shuffle_vector(vector, vector, ir.Constant(_ints, order))
+        vector = join(vector, other)
+        half //= 2
+    return builder.extract_element(vector, _int32(0))
+
+
+@intrinsic
+def sum_of_squares(_typing: Any, _address: Any, _count: Any) -> Any:
+    """Of float32 numbers; lane by lane, so many that they fill panels."""
+
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        address, count = args
+        total = cgutils.alloca_once_value(builder, _zeros)
+
+        def add(here: Any) -> None:
+            values = load(builder, here, _floats)
+            builder.store(call(builder, "fma", values, values, builder.load(total)), total)
+
+        _for_lines(builder, address, count, add)
+        return _folded(builder, builder.load(total), builder.fadd)
+
+    return types.float32(types.int64, types.int64), emit
+
+
+@intrinsic
+def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
+    """Softmax of float32 numbers, in place, so many that they fill panels.
+
+    NaN is never the largest; the sum, and so every result, is NaN then.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        address, count = args
+        lowest = ir.Constant(_floats, [float("-inf")] * LANES)
+        most = cgutils.alloca_once_value(builder, lowest)
+        total = cgutils.alloca_once_value(builder, _zeros)
+
+        def larger(one: Any, other: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+
+        def compare(here: Any) -> None:
+            builder.store(larger(load(builder, here, _floats), builder.load(most)), most)
+
+        _for_lines(builder, address, count, compare)
+        top = everywhere(builder, _folded(builder, builder.load(most), larger))
+
+        def raise_e(here: Any) -> None:
+            value = _exp(builder, builder.fsub(load(builder, here, _floats), top))
+            store(builder, value, here, 0)
+            builder.store(builder.fadd(builder.load(total), value), total)
+
+        _for_lines(builder, address, count, raise_e)
+        sum_of_all = _folded(builder, builder.load(total), builder.fadd)
+        part = everywhere(builder, builder.fdiv(_float(1.0), sum_of_all))
+
+        def scale(here: Any) -> None:
+            store(builder, builder.fmul(load(builder, here, _floats), part), here, 0)
+
+        _for_lines(builder, address, count, scale)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def gate(_typing: Any, _line: Any, _out: Any) -> Any:
+    """``silu(gate) * up`` of a panel's line, its first half gates and its second half ups."""
+
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        line, out = args
+        half = ir.VectorType(_float, PANEL // 2)
+        gates = load(builder, line, half)
+        ups = load(builder, line, half, 4 * half.count)
+        ones = ir.Constant(half, [1.0] * half.count)
+        sigmoid = builder.fdiv(ones, builder.fadd(ones, _exp(builder, builder.fneg(gates))))
+        store(builder, builder.fmul(builder.fmul(gates, sigmoid), ups), out, 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit

@@ -1,0 +1,233 @@
+"""The part of an engine that has tensors: carries out commands, one after the other."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ds4trio.engine.attention import PagedAttention, Span, make_attention
+from ds4trio.engine.decoder import Decoder
+from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
+from ds4trio.engine.kv_cache import KVCache, spare_memory
+from ds4trio.engine.linear import activation_dtype
+from ds4trio.engine.sampler import Draw, sample
+from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
+from ds4trio.errors import ModelUnavailable, StepVoid
+from ds4trio.models.config import ModelConfig
+
+__all__ = ["Runner"]
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What the runner knows of a sequence.
+
+    Attributes:
+        tokens: ids of the positions whose keys and values are in the cache.
+        pages: where those are.
+        pending: the token drawn last, not yet evaluated; None where there is none.
+    """
+
+    sampling: SamplingParams
+    tokens: array[int]
+    pages: list[int]
+    pending: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A row with the sequence it belongs to, the tokens it evaluates, and where they go."""
+
+    row: Row
+    sequence: _Sequence
+    tokens: Sequence[int]
+    span: Span
+
+
+class Runner:
+    """One model on one device, with its KV cache. Blocking, and used by one thread at a time.
+
+    It trusts its commands: who may use which page, and what fits, the ledger has seen to.
+
+    Args:
+        config: shape of the model.
+        weights: its tensors by Hugging Face name; each is read once.
+        device: ``auto`` (cuda, mps, cpu, the first there is) or a torch device.
+        dtype: ``auto`` (bfloat16 on cuda, float16 on mps, float32 on cpu), ``float32``,
+            ``bfloat16``, ``float16``, or ``int8`` on the CPU.
+        context_length: positions a sequence can hold, at most the model's own; None for those.
+        kv_memory: bytes for keys and values, taken from the system as they come into use; None for
+            what the machine can spare.
+        page_size: positions in a page. Multiples of 16 keep a row's bits the same in any company.
+        pages: how many pages there are, in place of what ``kv_memory`` says.
+        threads: CPU threads of an operation, for the whole process; None leaves torch's choice.
+        keep_in: folder for the packed form of exactly these weights; None keeps it nowhere.
+        graphs: record decode steps and replay them, where attention has kernels for CUDA.
+
+    Raises:
+        ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
+            supported, or the memory holds not a single page.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        context_length: int | None = None,
+        kv_memory: int | None = None,
+        page_size: int = 16,
+        pages: int | None = None,
+        threads: int | None = None,
+        keep_in: Path | None = None,
+        graphs: bool = True,
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        place = _device(device)
+        kind = _dtype(dtype, place)
+        context = min(context_length or config.context_length, config.context_length)
+        numbers = activation_dtype(kind)
+        with torch.inference_mode():
+            # Other forms are made as fast as they are read.
+            packed = keep_in / f"{kind}.packed" if keep_in and kind == "int8" else None
+            self.decoder = Decoder(config, weights, dtype=kind, device=place, keep_in=packed)
+            if pages is None:
+                memory = spare_memory(place) if kv_memory is None else kv_memory
+                pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
+            self._attention = make_attention(
+                config,
+                context_length=context,
+                pages=pages,
+                page_size=page_size,
+                dtype=kind,
+                device=place,
+            )
+            self._recorded: RecordedSteps | None = None
+            if graphs and isinstance(self._attention, PagedAttention) and self._attention.paged:
+                self._recorded = RecordedSteps(
+                    self.decoder,
+                    self._attention,
+                    vocabulary=config.vocab_size,
+                    record=CudaRecorder(place),
+                )
+        self._sequences: dict[int, _Sequence] = {}
+        self._broken = False
+        self._device = place
+        self.info = EngineInfo(
+            vocab_size=config.vocab_size,
+            context_length=context,
+            page_size=page_size,
+            total_pages=pages,
+            device=str(place),
+            dtype=kind,
+        )
+
+    @torch.inference_mode()
+    def step(self, command: Command) -> Ran:
+        """Carry a command out: all of its rows, or none.
+
+        Raises:
+            StepVoid: a command before it failed, and this one is no reset.
+            FloatingPointError: logits are not finite.
+            Exception: whatever the device raised. In both cases every sequence has the tokens and
+                pages that it had before.
+        """
+        began = time.perf_counter()
+        if command.reset:
+            self._sequences.clear()
+        elif self._broken:
+            raise StepVoid("a step before it failed")
+        self._broken = True  # until it has succeeded
+        for sequence in command.closes:
+            del self._sequences[sequence]
+        for new in command.opens:
+            self._sequences[new.sequence] = _Sequence(
+                new.sampling, new.tokens[:], list(new.pages), new.pending
+            )
+        batch = [self._work(row) for row in command.rows]
+        sampled = self._evaluate(batch) if batch else []
+        for work, token in zip(batch, sampled, strict=True):
+            work.sequence.tokens.extend(work.tokens)
+            work.sequence.pages.extend(work.row.pages)
+            work.sequence.pending = None if token is None else token.token
+        self._broken = False
+        return Ran(
+            sampled=tuple(() if token is None else (token,) for token in sampled),
+            seconds=time.perf_counter() - began,
+        )
+
+    def _work(self, row: Row) -> _Work:
+        sequence = self._sequences[row.sequence]
+        tokens: Sequence[int] = row.tokens
+        if not tokens:
+            assert sequence.pending is not None
+            tokens = (sequence.pending,)
+        span = Span([*sequence.pages, *row.pages], len(sequence.tokens), len(tokens))
+        return _Work(row, sequence, tokens, span)
+
+    def _evaluate(self, batch: Sequence[_Work]) -> list[SampledToken | None]:
+        """Run the network and the sampler. Writes only to positions that are not committed."""
+        spans = [work.span for work in batch]
+        order = self._attention.order(spans)
+        rows: list[int] = []
+        drawing: list[int] = []
+        wanted: list[int] = []
+        for i in order:
+            rows.extend(batch[i].tokens)
+            if batch[i].row.sample:
+                drawing.append(i)
+                wanted.append(len(rows) - 1)
+        logits = self._logits(rows, [spans[i] for i in order], wanted)
+        sampled: list[SampledToken | None] = [None] * len(batch)
+        if drawing:
+            tokens = sample(logits, [_draw(batch[i]) for i in drawing])
+            for i, token in zip(drawing, tokens, strict=True):
+                sampled[i] = token
+        return sampled
+
+    def _logits(
+        self, tokens: Sequence[int], spans: Sequence[Span], wanted: Sequence[int]
+    ) -> torch.Tensor:
+        """Logits of the wanted rows of a step whose spans are in attention's order."""
+        if self._device.type == "cuda":
+            # A thread's own device, and the next step may run in another thread.
+            torch.cuda.set_device(self._device)
+        chosen = None
+        if len(wanted) < len(tokens):
+            chosen = torch.tensor(wanted, dtype=torch.int64).to(self._device)
+        if self._recorded is not None and self._recorded.suits(spans):
+            logits = self._recorded(tokens, spans)
+            return logits if chosen is None else logits.index_select(0, chosen)
+        rows = torch.tensor(tokens, dtype=torch.int64).to(self._device)
+        return self.decoder(rows, self._attention.plan(spans), self._attention, chosen)
+
+
+def _draw(work: _Work) -> Draw:
+    return Draw(work.sequence.sampling, work.sequence.tokens + array("q", work.tokens))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        if torch.cuda.is_available():
+            name = "cuda"
+        else:
+            name = "mps" if torch.backends.mps.is_available() else "cpu"
+    try:  # a tensor's device has a number, which a name may lack
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelUnavailable(f"device {name!r} cannot be used: {reason}") from error
+
+
+def _dtype(name: str, device: torch.device) -> str:
+    if name != "auto":
+        return name
+    return {"cuda": "bfloat16", "mps": "float16"}.get(device.type, "float32")

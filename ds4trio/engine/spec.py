@@ -1,0 +1,66 @@
+"""All that is needed to make a runner, as plain data that another process can be given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ds4trio.models.load import load_model
+from ds4trio.models.resolve import ModelSource
+from ds4trio.settings import Settings
+
+if TYPE_CHECKING:
+    from ds4trio.engine.runner import Runner
+
+__all__ = ["RunnerSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSpec:
+    """Which model, and how it is to run. ``Runner`` has the meaning of the fields it shares."""
+
+    source: ModelSource
+    device: str = "auto"
+    dtype: str = "auto"
+    context_length: int | None = None
+    kv_memory: int | None = None
+    page_size: int = 16
+    pages: int | None = None
+    threads: int | None = None
+    log_level: str = "info"
+
+    @classmethod
+    def of(cls, settings: Settings, source: ModelSource) -> RunnerSpec:
+        """What the settings say, for files that were found."""
+        return cls(
+            source=source,
+            device=settings.device,
+            dtype=settings.dtype,
+            context_length=settings.ctx or None,
+            kv_memory=settings.kv_memory_bytes,
+            page_size=settings.page_size,
+            threads=settings.threads or None,
+            log_level=settings.log_level,
+        )
+
+    def load(self) -> Runner:
+        """Read the weights and make the runner. Blocks for seconds.
+
+        Raises:
+            ModelUnavailable: as ``load_model`` and ``Runner`` do.
+        """
+        model = load_model(self.source)  # what is wrong with files is said soon
+        from ds4trio.engine.runner import Runner
+
+        return Runner(
+            model.config,
+            model.weights,
+            device=self.device,
+            dtype=self.dtype,
+            context_length=self.context_length,
+            kv_memory=self.kv_memory,
+            page_size=self.page_size,
+            pages=self.pages,
+            threads=self.threads,
+            keep_in=model.folder,
+        )

@@ -1,0 +1,143 @@
+"""The CPU's own products: what they round, and what they do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ds4trio.engine.linear import make_gated, make_linear
+from ds4trio.engine.native.grid import levels_of
+from ds4trio.engine.native.linear import NativeLinear
+from ds4trio.engine.native.packed import pack_weight
+from ds4trio.engine.native.products import BYTES, NIBBLES
+from ds4trio.engine.norm import RMSNorm
+from tests.engine.builders import CPU
+
+GROUP = 32
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def on_grid(outputs: int, inputs: int, kind: str) -> torch.Tensor:
+    """Weights as a four-bit file would have them."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (outputs, inputs // GROUP)
+    levels = torch.randint(0, 16, (*shape, GROUP), generator=generator).float()
+    scales = (torch.rand(shape, generator=generator) / 8 + 0.02).half().float()
+    if kind == "Q4_0":  # symmetric: a level of 8 is zero, and one end need not be reached
+        levels.clamp_(0, 12)
+        levels[..., 0] = 0
+        return (scales[..., None] * (levels - 8)).view(outputs, inputs)
+    levels[..., 0], levels[..., 1] = 0, 15
+    leasts = -torch.rand(shape, generator=generator).half().float()
+    if kind == "Q4_K":  # a product of two scales, exact in no float16
+        scales, leasts = scales * 0.739, leasts * 0.417
+    return (scales[..., None] * levels + leasts[..., None]).view(outputs, inputs)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K"])
+def test_weights_on_a_grid_of_sixteen_levels_lose_nothing(kind: str) -> None:
+    weight = on_grid(40, 96, kind)
+    found = levels_of(weight)
+    assert found is not None
+    levels, scales, leasts = found
+    again = scales.repeat_interleave(GROUP, 1) * levels + leasts.repeat_interleave(GROUP, 1)
+    tolerance = 0.02 if kind == "Q4_K" else 1e-5
+    assert bool(((again - weight).abs() <= tolerance * scales.repeat_interleave(GROUP, 1)).all())
+
+
+def test_a_constant_group_and_zeros_are_on_the_grid() -> None:
+    weight = torch.cat((torch.zeros(4, 32), torch.full((4, 32), 0.5)))
+    found = levels_of(weight)
+    assert found is not None
+    assert not found[0].any()
+    assert torch.equal(found[2].flatten(), torch.tensor([0.0] * 4 + [0.5] * 4))
+
+
+def test_other_weights_are_on_no_grid() -> None:
+    assert levels_of(random(64, 64)) is None
+    assert levels_of(on_grid(16, 96, "Q4_1")[:, :80]) is None
+    spoiled = on_grid(8192, 64, "Q4_1")
+    spoiled[5001, 3] += 0.004
+    assert levels_of(spoiled) is None
+
+
+@pytest.mark.parametrize("outputs", [16, 24, 77])
+def test_four_bit_products_round_the_activations_to_eight_bits_and_nothing_else(
+    outputs: int,
+) -> None:
+    weight, bias = on_grid(outputs, 192, "Q4_1"), random(outputs)
+    rows = random(33, 192)
+    rows[5] = 0.0
+    rows[6] *= 1e6
+    rows[7, 3] = 500.0
+    packed = pack_weight(weight, bias, rounded=True)
+    linear = NativeLinear(packed)
+    assert packed.kind == NIBBLES
+    found = linear(rows).double()
+    groups = rows.view(33, -1, GROUP).double()
+    step = groups.abs().amax(-1, keepdim=True) / 127
+    rounded = (groups / step.clamp_min(1e-300)).round() * step
+    exact = rounded.view(33, 192) @ weight.double().T + bias.double()
+    size = rows.double().abs() @ weight.double().abs().T + 1
+    assert float(((found - exact).abs() / size).max()) < 2e-5  # a half may be rounded either way
+    assert torch.equal(found[5].float(), bias)
+
+
+def test_eight_bit_products_round_the_weights_and_nothing_else() -> None:
+    weight, bias, rows = random(96, 64), random(96, seed=1), random(33, 64, seed=2)
+    rows[5] = 0.0
+    rows[6] *= 1e6
+    packed = pack_weight(weight, bias, rounded=True)
+    linear = NativeLinear(packed)
+    assert packed.kind == BYTES
+    scales = weight.abs().amax(1, keepdim=True) / 127
+    exact = rows.double() @ (torch.round(weight / scales) * scales).double().T + bias
+    found = linear(rows).double()
+    assert float(((found - exact).abs() / exact.abs().clamp_min(1.0)).max()) < 1e-4
+    assert torch.equal(found[5].float(), bias)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("grid", [False, True])
+def test_what_is_not_finite_shows_in_its_own_row_alone(dtype: str, grid: bool) -> None:
+    weight = on_grid(64, 64, "Q4_1") if grid else random(64, 64)
+    linear = make_linear(lambda: (weight, None), dtype=dtype, device=CPU)
+    rows = random(20, 64)
+    clean = linear(rows).clone()
+    rows[3, 40], rows[11, 0] = torch.nan, torch.inf
+    found = linear(rows)
+    for row in range(20):
+        if row in (3, 11):
+            assert not found[row].isfinite().all()
+        else:
+            assert torch.equal(found[row], clean[row])
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize("width", [64, 77])
+def test_the_norm_before_and_what_follows_are_part_of_a_product(count: int, width: int) -> None:
+    rows = random(count, 60)
+    norm = RMSNorm(random(60, seed=3), 1e-5)
+    gate, up, down = random(width, 60), random(width, 60, seed=1), random(60, width, seed=2)
+    biases = random(width, seed=4), random(width, seed=5)
+    gated = make_gated(lambda: ((gate, up), biases), width, dtype="float32", device=CPU)
+    linear = make_linear(lambda: (down, None), dtype="float32", device=CPU)
+    normed = norm(rows)
+    inner = torch.nn.functional.silu(normed @ gate.T + biases[0]) * (normed @ up.T + biases[1])
+    assert torch.allclose(gated(rows, norm), inner, rtol=1e-4, atol=1e-4)
+    onto = rows.clone()
+    assert linear.add_to(onto, inner) is onto
+    assert torch.allclose(onto, rows + inner @ down.T, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_of_a_tied_embedding_are_read_back() -> None:
+    weight = random(37, 48)
+    numbers = torch.tensor([36, 0, 17, 17])
+    exact = make_linear(lambda: (weight, None), dtype="float32", device=CPU, readable=True)
+    assert torch.equal(exact.rows(numbers), weight[numbers])
+    rounded = make_linear(lambda: (weight, None), dtype="int8", device=CPU, readable=True)
+    step = weight[numbers].abs().amax(1, keepdim=True) / 127
+    assert bool(((rounded.rows(numbers) - weight[numbers]).abs() <= step * 0.501).all())
