@@ -20,7 +20,7 @@ from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, Sam
 from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "find_device"]
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Runner:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        place = _device(device)
+        place = find_device(device)
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)
         numbers = activation_dtype(kind)
@@ -214,7 +214,8 @@ def _draw(work: _Work) -> Draw:
     return Draw(work.sequence.sampling, work.sequence.tokens + array("q", work.tokens))
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """``auto``, or one of torch's. Raises ModelUnavailable when it cannot be used."""
     if name == "auto":
         if torch.cuda.is_available():
             name = "cuda"

@@ -263,13 +263,12 @@ async def users(api: Api, *requests: tuple[str | None, str | None]) -> list[str]
 
 
 async def test_users_are_keys_where_there_are_several_and_connections_where_not() -> None:
-    engine = ScriptedEngine(repeat=True)
-    async with serving_script(engine, api_key=("alice", "bob")) as api:
+    async with serving_script(ScriptedEngine(repeat=True), api_key=("alice", "bob")) as api:
         alice, again, bob, disguised = await users(
             api, ("alice", None), (None, "alice"), ("bob", None), ("alice", "no key")
         )
         assert alice == again == disguised != bob
         assert "alice" not in alice, "keys are nobody's business but the check's"
-    async with serving_script(engine, api_key=("alice",)) as api:
+    async with serving_script(ScriptedEngine(repeat=True), api_key=("alice",)) as api:
         one, other = await users(api, ("alice", None), ("alice", None))
         assert one != other
