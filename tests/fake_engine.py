@@ -108,7 +108,9 @@ class FakeRunner:
             self._sequences[opening.sequence] = opening
             self._lengths[opening.sequence] = length
         return Ran(
-            tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes), seconds=0.001
+            tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes),
+            seconds=0.001,
+            guessed=tuple(row.draft for row in command.rows),
         )
 
     def _evaluate(self, row: Row, *, spoil: bool) -> tuple[Opening, int, list[int]]:

@@ -7,7 +7,7 @@ always go on, and so everyone ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ds4trio.batching.session import Session, SlotState
@@ -25,11 +25,14 @@ class Budget:
         prefill_chunk: prompt tokens in a step that also carries decode rows, so that a long prompt
             does not make the others stutter.
         sessions: sessions in a step; 1 evaluates one after another (``--no-batching``).
+        guess_rows: rows that a step with guesses may have, these included. A fuller step has none:
+            its rows are no longer nearly free.
     """
 
     step_tokens: int
     prefill_chunk: int
     sessions: int
+    guess_rows: int = 8
 
 
 @dataclass(slots=True)
@@ -69,13 +72,17 @@ def plan_step(
     plan = Plan(preempted=room.preempted)
     if budget.sessions == 1:
         for session in sorted(runnable, key=lambda session: session.times.last_step):
-            if _place(session, min(session.waiting, budget.step_tokens), plan, room):
+            count = min(session.waiting, budget.step_tokens)
+            if session.state is SlotState.PENDING:
+                count += room.guesses(session, _guesses_each([session], budget))
+            if _place(session, count, plan, room):
                 break
         return plan
 
+    each = _guesses_each(runnable, budget)
     for session in runnable:
         if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
-            _place(session, 1 + room.guesses(session), plan, room)
+            _place(session, 1 + room.guesses(session, each), plan, room)
     tokens_left = budget.step_tokens - sum(item.most for _, item in plan.rows)
     if plan.rows:
         tokens_left = min(tokens_left, budget.prefill_chunk)
@@ -91,6 +98,14 @@ def plan_step(
             break
         tokens_left -= count
     return plan
+
+
+def _guesses_each(runnable: Sequence[Session], budget: Budget) -> int:
+    """How many guesses each decode row may carry; none beside a prompt."""
+    if not runnable or any(session.state is SlotState.PREFILLING for session in runnable):
+        return 0
+    rows = min(budget.guess_rows, budget.step_tokens)
+    return max(rows // len(runnable) - 1, 0)
 
 
 def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
@@ -137,10 +152,13 @@ class _Room:
         self._taken[session.id] = needed
         return True
 
-    def guesses(self, session: Session) -> int:
+    def guesses(self, session: Session, most: int) -> int:
         """Those that the session's next row may carry, if there is room: nobody gives any up."""
-        needed = session.pages_for_next(1 + session.guesses)
-        return session.guesses if needed <= self._free(self.preempted) else 0
+        count = min(session.guesses, most)
+        if not count:
+            return 0
+        needed = session.pages_for_next(1 + count)
+        return count if needed <= self._free(self.preempted) else 0
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""

@@ -69,8 +69,8 @@ def test_guesses_take_the_room_that_there_is_and_nobodys() -> None:
         member.draft = 3
         member._remaining = 100
     members[2]._remaining = 2
-    plan = plan_step(members, free(1, *members), Budget(512, 16, 8))
+    plan = plan_step(members, free(1, *members), Budget(512, 16, 8, guess_rows=12))
     assert [item.draft for _, item in plan.rows] == [3, 0, 0]
-    plan = plan_step(members, free(9, *members), Budget(512, 16, 8))
+    plan = plan_step(members, free(9, *members), Budget(512, 16, 8, guess_rows=12))
     assert [item.draft for _, item in plan.rows] == [3, 3, 1]
     assert plan.preempted == []
