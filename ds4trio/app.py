@@ -130,6 +130,7 @@ def build_coalescer(engine: EngineLike, settings: Settings) -> Coalescer:
             sessions=settings.max_sessions if settings.batching else 1,
         ),
         on_failure=policy_named(settings.on_batch_failure),
+        speculate=settings.speculate,
     )
 
 

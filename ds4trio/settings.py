@@ -92,6 +92,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=65536, description="most prompt tokens in a step that others decode in"),
     ] = 128
+    speculate: Annotated[
+        bool,
+        Meta(description="guess what repeats the conversation, and verify it in the same step"),
+    ] = True
     on_batch_failure: Annotated[
         Literal["recover", "fail"],
         Meta(description="what a failed step does to its members: try them anew, or end them"),

@@ -52,6 +52,7 @@ class FakeRunner:
         gate: a step waits in its thread until this is set.
         in_step: set while a step is in its thread.
         speak: the next token of a sequence after all of its tokens.
+        guesses: it finds guesses for rows that may carry any.
     """
 
     def __init__(self, info: EngineInfo) -> None:
@@ -63,6 +64,7 @@ class FakeRunner:
         self.gate.set()
         self.in_step = threading.Event()
         self.speak: Callable[[Opening, Sequence[int]], int] = lambda _, tokens: next_token(tokens)
+        self.guesses = True
         self._cache = [[NOTHING] * info.page_size for _ in range(info.total_pages)]
         self._sequences: dict[int, Opening] = {}
         self._lengths: dict[int, int] = {}
@@ -108,7 +110,9 @@ class FakeRunner:
             self._sequences[opening.sequence] = opening
             self._lengths[opening.sequence] = length
         return Ran(
-            tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes), seconds=0.001
+            tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes),
+            seconds=0.001,
+            guessed=tuple(row.draft * self.guesses for row in command.rows),
         )
 
     def _evaluate(self, row: Row, *, spoil: bool) -> tuple[Opening, int, list[int]]:
@@ -131,7 +135,8 @@ class FakeRunner:
             if row.sample and not spoil:
                 sampled.append(self.speak(opening, self._read(opening, length)))
                 # Some of the guesses hold, depending on the text.
-                if len(sampled) <= row.draft and sampled[0] % (row.draft + 1) >= len(sampled):
+                draft = row.draft if self.guesses else 0
+                if len(sampled) <= draft and sampled[0] % (draft + 1) >= len(sampled):
                     tokens = [sampled[-1]]
         pending = sampled[-1] if sampled else None
         return (

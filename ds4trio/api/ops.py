@@ -97,6 +97,8 @@ class _BatchingCollector(Collector):
             "prefill_tokens": ("prompt tokens evaluated", stats.prefill_tokens),
             "cached_tokens": ("prompt tokens found in the prefix cache", stats.cached_tokens),
             "sampled_tokens": ("tokens drawn", stats.sampled_tokens),
+            "draft_tokens": ("guesses that were verified", stats.draft_tokens),
+            "accepted_tokens": ("tokens drawn that guesses had foreseen", stats.accepted_tokens),
             "engine_seconds": ("seconds inside the engine", stats.engine_seconds),
             "failed_steps": ("steps that failed", stats.failed_steps),
             "retries": ("times a session was tried anew after that", stats.retries),

@@ -20,6 +20,7 @@ import trio
 
 from ds4trio.batching.failure import FailurePolicy, recover
 from ds4trio.batching.flight import Flight, Member
+from ds4trio.batching.guessing import Guessing
 from ds4trio.batching.pace import Pace
 from ds4trio.batching.schedule import Budget, Plan, plan_step
 from ds4trio.batching.session import Session, SessionTimes
@@ -53,6 +54,7 @@ class Coalescer:
             submission; 0 never waits.
         budget: what one step may hold.
         on_failure: what a failed step does to its members.
+        speculate: let decode rows carry guesses while that pays.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Coalescer:
         window: float,
         budget: Budget,
         on_failure: FailurePolicy = recover,
+        speculate: bool = False,
     ) -> None:
         self.stats = BatchingStats()
         self._engine = engine
@@ -72,6 +75,7 @@ class Coalescer:
         self._window = window
         self._budget = budget
         self._on_failure = on_failure
+        self._speculate = speculate
         self._depth = 1 if budget.sessions == 1 else 2
         self._threads = trio.CapacityLimiter(self._depth)
         self._flights: deque[Flight] = deque()
@@ -138,6 +142,9 @@ class Coalescer:
         times = SessionTimes(opened=trio.current_time())
         await self._slots.acquire(user)
         session = Session(next(self._ids), sampling, self.info, self._ring, times, cache_salt, user)
+        if self._speculate:
+            session.guessing = Guessing()
+            session.draft = session.guessing.draft
         self._sessions[session.id] = session
         times.started = trio.current_time()
         try:
@@ -317,7 +324,9 @@ class Coalescer:
             if isinstance(outcome, Refused):
                 self._end_with(member.session, outcome.error)
                 continue
-            taken += member.session.committed(outcome.sampled, rows)
+            own = member.session.committed(outcome.sampled, rows, outcome.guessed)
+            self.stats.guessed(outcome.guessed, own)
+            taken += own
             if member.session.ended:
                 self._close_in_engine(member.session)
         self.stats.stepped(

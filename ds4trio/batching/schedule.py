@@ -10,7 +10,7 @@ lost, its turn comes again and again, and so everyone ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ds4trio.batching.pace import SHORT, Allowance, Load, Pace, Waiting
@@ -30,11 +30,14 @@ class Budget:
         prefill_chunk: prompt tokens in a step that also carries decode rows, at most; ``Pace`` may
             allow fewer.
         sessions: sessions in a step; 1 evaluates one after another (``--no-batching``).
+        guess_rows: rows that a step with guesses may have, these included. A fuller step has none:
+            its rows are no longer nearly free.
     """
 
     step_tokens: int
     prefill_chunk: int
     sessions: int
+    guess_rows: int = 8
 
 
 @dataclass(slots=True)
@@ -80,12 +83,16 @@ def plan_step(
     shares.wait({s.user for s in by_age if s.runnable and s.state is SlotState.PREFILLING})
     if budget.sessions == 1:
         for session in sorted(runnable, key=lambda session: session.times.last_step):
-            if _place(session, min(session.waiting, budget.step_tokens), plan, room):
+            count = min(session.waiting, budget.step_tokens)
+            if session.state is SlotState.PENDING:
+                count += room.guesses(session, _guesses_each([session], budget))
+            if _place(session, count, plan, room):
                 break
     else:
+        each = _guesses_each(runnable, budget)
         for session in runnable:
             if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
-                _place(session, 1 + room.guesses(session), plan, room)
+                _place(session, 1 + room.guesses(session, each), plan, room)
         turns = Turns(shares, (s for s in runnable if s.state is SlotState.PREFILLING))
         _add_prompts(plan, turns, room, budget, _allowance(plan, turns, budget, pace))
     plan.load = _load(plan)
@@ -143,7 +150,16 @@ def _load(plan: Plan) -> Load:
     ]
     tokens = sum(count for count, _ in chunks)
     places = sum(count * (first + count / 2) for count, first in chunks)
-    return Load(len(plan.rows) - len(chunks), tokens, places / tokens if tokens else 0.0)
+    decoding = sum(i.most for s, i in plan.rows if s.state is not SlotState.PREFILLING)
+    return Load(decoding, tokens, places / tokens if tokens else 0.0)
+
+
+def _guesses_each(runnable: Sequence[Session], budget: Budget) -> int:
+    """How many guesses each decode row may carry; none beside a prompt."""
+    if not runnable or any(session.state is SlotState.PREFILLING for session in runnable):
+        return 0
+    rows = min(budget.guess_rows, budget.step_tokens)
+    return max(rows // len(runnable) - 1, 0)
 
 
 def _place(session: Session, count: int, plan: Plan, room: _Room) -> bool:
@@ -192,10 +208,13 @@ class _Room:
         self._taken[session.id] = needed
         return True
 
-    def guesses(self, session: Session) -> int:
+    def guesses(self, session: Session, most: int) -> int:
         """Those that the session's next row may carry, if there is room: nobody gives any up."""
-        needed = session.pages_for_next(1 + session.guesses)
-        return session.guesses if needed <= self._free(self.preempted) else 0
+        count = min(session.guesses, most)
+        if not count:
+            return 0
+        needed = session.pages_for_next(1 + count)
+        return count if needed <= self._free(self.preempted) else 0
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""

@@ -15,6 +15,7 @@ from typing import Literal
 
 import trio
 
+from ds4trio.batching.guessing import Guessing
 from ds4trio.engine.step import EngineInfo, SampledToken, SamplingParams, StepItem
 from ds4trio.errors import ContextLengthExceeded, TokenOutOfVocabulary, WireError
 
@@ -104,6 +105,7 @@ class Session:
         suspect_until: a step failed that would have brought it to this length. It is stepped alone
             until it has got there.
         draft: guesses that a decode row of it may carry.
+        guessing: sets ``draft`` by what became of the guesses; None leaves it alone.
     """
 
     id: int
@@ -128,6 +130,7 @@ class Session:
     furthest: int = 0
     suspect_until: int | None = None
     draft: int = 0
+    guessing: Guessing | None = None
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
@@ -307,14 +310,18 @@ class Session:
         self.in_flight.append(item)
         self._update_state()
 
-    def committed(self, sampled: Sequence[SampledToken], rows: int) -> int:
-        """The engine has committed the oldest item in flight, in a step of ``rows`` rows.
+    def committed(self, sampled: Sequence[SampledToken], rows: int, guessed: int = 0) -> int:
+        """The engine has committed the oldest item in flight, in a step of ``rows`` rows and with
+        so many guesses.
 
         Returns:
             How many of the drawn tokens it took. Those after the end of the answer are dropped.
         """
         self.evaluated += self.in_flight.popleft().evaluated(len(sampled))
         self.furthest = max(self.furthest, self.evaluated)
+        if self.guessing is not None and sampled:
+            self.guessing.learn(guessed, len(sampled) - 1)
+            self.draft = self.guessing.draft
         self.times.steps += 1
         self.times.rows += rows
         self.times.last_step = trio.current_time()

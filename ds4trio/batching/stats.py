@@ -17,6 +17,8 @@ class BatchingStats:
         prefill_tokens: prompt tokens evaluated.
         cached_tokens: prompt tokens that were in the prefix cache.
         sampled_tokens: tokens drawn for sessions that wanted them.
+        draft_tokens: guesses that were verified for them.
+        accepted_tokens: those of the tokens that came of guesses.
         engine_seconds: time inside the engine.
         failed_steps: steps that raised.
         retries: times a session was evaluated anew after that.
@@ -28,6 +30,8 @@ class BatchingStats:
     prefill_tokens: int = 0
     cached_tokens: int = 0
     sampled_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     engine_seconds: float = 0.0
     failed_steps: int = 0
     retries: int = 0
@@ -46,6 +50,11 @@ class BatchingStats:
         self.prefill_tokens += prefilled
         self.sampled_tokens += sampled
         self.engine_seconds += seconds
+
+    def guessed(self, drafted: int, taken: int) -> None:
+        """Count a row's guesses, and the tokens that its session took of the row."""
+        self.draft_tokens += drafted
+        self.accepted_tokens += max(taken - 1, 0)
 
     def went_idle(self) -> bool:
         """True once after each busy stretch."""

@@ -225,9 +225,10 @@ class Ledger:
             raise EngineMisuse("steps are committed in the order of their preparation")
         work = self._in_flight.pop(step.command.number)
         accepted: dict[int, Evaluated] = {}
-        for done, sampled in zip(work, ran.sampled, strict=True):
+        guesses = ran.guessed or (0,) * len(work)
+        for done, sampled, guessed in zip(work, ran.sampled, guesses, strict=True):
             state, item = done.state, done.item
-            accepted[item.sequence] = Evaluated(item.sequence, sampled)
+            accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed)
             if self._sequences.get(item.sequence) is not state:
                 continue
             if item.tokens:

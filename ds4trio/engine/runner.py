@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import activation_dtype
+from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Draw, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
 from ds4trio.errors import ModelUnavailable, StepVoid
@@ -31,22 +33,59 @@ class _Sequence:
         tokens: ids of the positions whose keys and values are in the cache.
         pages: where those are.
         pending: the token drawn last, not yet evaluated; None where there is none.
+        lookup: finds guesses; made when the first ones are asked for.
     """
 
     sampling: SamplingParams
     tokens: array[int]
     pages: list[int]
     pending: int | None
+    lookup: Lookup | None = None
+
+    def guesses(self, last: int, most: int) -> list[int]:
+        """What may follow ``last``, the token that waits."""
+        if self.lookup is None:
+            self.lookup = Lookup()
+        return self.lookup.propose(self.tokens, last, most)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A row with the sequence it belongs to, the tokens it evaluates, and where they go."""
+    """A row with the sequence it belongs to, the tokens it evaluates, and where they go.
+
+    Attributes:
+        tokens: those that are certain, then guesses.
+        guessed: how many of them are guesses.
+    """
 
     row: Row
     sequence: _Sequence
     tokens: Sequence[int]
+    guessed: int
     span: Span
+
+    @property
+    def draws(self) -> list[Draw]:
+        """One after the last certain token, and one after each guess, as if it held."""
+        if not self.row.sample:
+            return []
+        sampling, before = self.sequence.sampling, self.sequence.tokens
+        certain = len(self.tokens) - self.guessed
+        return [
+            Draw(sampling, before + array("q", self.tokens[:end]))
+            for end in range(certain, len(self.tokens) + 1)
+        ]
+
+    def held(self, drawn: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
+        """Of one token per draw those whose histories came true. They are what the sequence would
+        have drawn one by one: its logits and its random numbers are the same."""
+        guesses = self.tokens[len(self.tokens) - self.guessed :]
+        count = 1
+        for token, guess in zip(drawn, guesses, strict=False):
+            if token.token != guess:
+                break
+            count += 1
+        return tuple(drawn[:count])
 
 
 class Runner:
@@ -154,43 +193,53 @@ class Runner:
             )
         batch = [self._work(row) for row in command.rows]
         sampled = self._evaluate(batch) if batch else []
-        for work, token in zip(batch, sampled, strict=True):
-            work.sequence.tokens.extend(work.tokens)
+        for work, tokens in zip(batch, sampled, strict=True):
+            certain = len(work.tokens) - work.guessed
+            work.sequence.tokens.extend(work.tokens[:certain])
+            work.sequence.tokens.extend(token.token for token in tokens[:-1])
             work.sequence.pages.extend(work.row.pages)
-            work.sequence.pending = None if token is None else token.token
+            work.sequence.pending = tokens[-1].token if tokens else None
         self._broken = False
         return Ran(
-            sampled=tuple(() if token is None else (token,) for token in sampled),
+            sampled=tuple(sampled),
             seconds=time.perf_counter() - began,
+            guessed=tuple(work.guessed for work in batch),
         )
 
     def _work(self, row: Row) -> _Work:
         sequence = self._sequences[row.sequence]
         tokens: Sequence[int] = row.tokens
+        guesses: Sequence[int] = ()
         if not tokens:
             assert sequence.pending is not None
             tokens = (sequence.pending,)
+            if row.draft and row.sample:
+                guesses = sequence.guesses(sequence.pending, row.draft)
+                tokens = (*tokens, *guesses)
         span = Span([*sequence.pages, *row.pages], len(sequence.tokens), len(tokens))
-        return _Work(row, sequence, tokens, span)
+        return _Work(row, sequence, tokens, len(guesses), span)
 
-    def _evaluate(self, batch: Sequence[_Work]) -> list[SampledToken | None]:
-        """Run the network and the sampler. Writes only to positions that are not committed."""
+    def _evaluate(self, batch: Sequence[_Work]) -> list[tuple[SampledToken, ...]]:
+        """Run the network and the sampler. Writes only to positions that are not committed, those
+        of guesses among them: what comes next is written over guesses that did not hold.
+
+        Returns:
+            The tokens that came of each row.
+        """
         spans = [work.span for work in batch]
         order = self._attention.order(spans)
         rows: list[int] = []
-        drawing: list[int] = []
+        draws = [work.draws for work in batch]
         wanted: list[int] = []
         for i in order:
             rows.extend(batch[i].tokens)
-            if batch[i].row.sample:
-                drawing.append(i)
-                wanted.append(len(rows) - 1)
+            wanted.extend(range(len(rows) - len(draws[i]), len(rows)))
         logits = self._logits(rows, [spans[i] for i in order], wanted)
-        sampled: list[SampledToken | None] = [None] * len(batch)
-        if drawing:
-            tokens = sample(logits, [_draw(batch[i]) for i in drawing])
-            for i, token in zip(drawing, tokens, strict=True):
-                sampled[i] = token
+        sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
+        if wanted:
+            drawn = iter(sample(logits, [draw for i in order for draw in draws[i]]))
+            for i in order:
+                sampled[i] = batch[i].held(list(itertools.islice(drawn, len(draws[i]))))
         return sampled
 
     def _logits(
@@ -208,10 +257,6 @@ class Runner:
             return logits if chosen is None else logits.index_select(0, chosen)
         rows = torch.tensor(tokens, dtype=torch.int64).to(self._device)
         return self.decoder(rows, self._attention.plan(spans), self._attention, chosen)
-
-
-def _draw(work: _Work) -> Draw:
-    return Draw(work.sequence.sampling, work.sequence.tokens + array("q", work.tokens))
 
 
 def find_device(name: str) -> torch.device:

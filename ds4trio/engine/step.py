@@ -114,10 +114,12 @@ class Evaluated:
     Attributes:
         sampled: the tokens that came of it, in order: none where none was asked for, and several
             where guesses held. All but the last are evaluated too.
+        guessed: how many guesses were verified with it.
     """
 
     sequence: int
     sampled: tuple[SampledToken, ...]
+    guessed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,17 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a runner says of a command: the tokens drawn for each row, and the time it took."""
+    """What a runner says of a command.
+
+    Attributes:
+        sampled: the tokens drawn for each row.
+        seconds: the time it took.
+        guessed: how many guesses were verified with each row; empty where there were none.
+    """
 
     sampled: tuple[tuple[SampledToken, ...], ...]
     seconds: float
+    guessed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class ScriptedEngine(FakeEngine):
         self._scripts: dict[int, tuple[list[int], bool]] = {}
         self.fake.fault = self._fault
         self.fake.speak = self._speak
+        self.fake.guesses = False  # so that a step is a token
 
     @property
     def deepest_company(self) -> int:

@@ -140,6 +140,19 @@ async def test_metrics_count_what_was_done() -> None:
         assert after["ds4trio_sessions"] == after["ds4trio_waiting"] == 0
         assert after["ds4trio_pages_free"] == after["ds4trio_pages_total"]
         assert after["ds4trio_batch_size_mean"] == 1
+        assert grown["ds4trio_draft_tokens_total"] == 0
+
+
+async def test_metrics_count_guesses() -> None:
+    engine = ScriptedEngine("HELLO HELLO HELLO HELLO HELLO")
+    engine.fake.guesses = True
+    async with serving_script(engine) as api:
+        usage = (await api.completion())["usage"]
+        await api.at_rest()
+        counted = _metrics((await api.http.get("/metrics")).text)
+        accepted = counted["ds4trio_accepted_tokens_total"]
+        assert 0 < accepted < counted["ds4trio_draft_tokens_total"]
+        assert counted["ds4trio_steps_total"] + accepted == usage["completion_tokens"]
 
 
 async def test_metrics_show_the_line_and_the_failures() -> None:

@@ -76,7 +76,7 @@ def test_everyone_gets_the_tokens_of_their_own_prompt(
         max_sessions=max_sessions,
         max_waiting=len(wanted),
         window=0,
-        budget=Budget(step_tokens, prefill_chunk, sessions),
+        budget=Budget(step_tokens, prefill_chunk, sessions, guess_rows=64),
     )
     got: dict[int, list[int]] = {}
     failed: set[int] = set()

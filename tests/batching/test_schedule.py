@@ -216,8 +216,32 @@ def test_guesses_take_the_room_that_there_is_and_nobodys() -> None:
         member.draft = 3
         member._remaining = 100
     members[2]._remaining = 2
-    plan = plan_step(members, free(1, *members), Budget(512, 16, 8), Shares(), looked())
+    budget = Budget(512, 16, 8, guess_rows=12)
+    plan = plan_step(members, free(1, *members), budget, Shares(), looked())
     assert [item.draft for _, item in plan.rows] == [3, 0, 0]
-    plan = plan_step(members, free(9, *members), Budget(512, 16, 8), Shares(), looked())
+    plan = plan_step(members, free(9, *members), budget, Shares(), looked())
     assert [item.draft for _, item in plan.rows] == [3, 3, 1]
     assert plan.preempted == []
+
+
+def test_guesses_share_the_rows_of_a_small_step_and_a_larger_one_has_none() -> None:
+    def drafts(members: list[Session], budget: Budget) -> list[int]:
+        plan = plan_step(members, free(100, *members), budget, Shares(), looked())
+        return [item.draft for _, item in plan.rows]
+
+    def decoding(number: int) -> Session:
+        made = session(number, tokens=20, evaluated=19)
+        made.draft, made._remaining = 7, 100
+        return made
+
+    users = [decoding(number) for number in range(9)]
+    budget = Budget(512, 16, 64, guess_rows=8)
+    assert drafts(users[:1], budget) == [7]
+    assert drafts(users[:2], budget) == [3, 3]
+    assert drafts(users[:3], budget) == [1, 1, 1]
+    assert drafts(users[:4], budget) == [1] * 4
+    assert drafts(users[:5], budget) == [0] * 5
+    assert drafts(users, budget) == [0] * 9
+    assert drafts([users[0], session(10, tokens=30, evaluated=0)], budget) == [0, 0]
+    assert drafts(users[:1], Budget(4, 16, 64)) == [3]
+    assert drafts(users[:3], Budget(512, 16, 1)) == [7]  # one after another
