@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit, prange
 from numba.types import float32, int64, void
 
-from ds4trio.engine.native.vector import PANEL, ROWS, make_tile, softmax
+from ds4trio.engine.native.vector import PANEL, ROWS, claim, make_tile, softmax
 
 __all__ = ["attend", "attend_units", "store", "store_rows"]
 
@@ -124,12 +124,14 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
         _keep(inputs[row], turns, queries.shape[1], places[row], keys, values)
 
 
-@njit([void(*_attended, int64, int64)], nogil=True, cache=True)
-def attend_units(queries, keys, values, blocks, tables, out, first, every):
-    """The part of ``attend`` that falls to one worker: each so many-th head of a block."""
+@njit([void(*_attended, int64[::1])], nogil=True, cache=True)
+def attend_units(queries, keys, values, blocks, tables, out, counter):
+    """What one worker does of ``attend``: the heads of blocks that it claims (int64 [1])."""
     kv_heads = keys.shape[1]
-    for unit in range(first, len(blocks) * kv_heads, every):
+    unit = claim(counter.ctypes.data)
+    while unit < len(blocks) * kv_heads:
         _attend_block(queries, keys, values, blocks[unit // kv_heads], tables, unit % kv_heads, out)
+        unit = claim(counter.ctypes.data)
 
 
 @njit([void(*_stored, int64)], parallel=True, nogil=True, cache=True)
@@ -166,5 +168,6 @@ def attend(queries, keys, values, blocks, tables, out, workers):
         out: float32 [rows, heads * head_dim], to be filled.
         workers: threads.
     """
-    for worker in prange(workers):
-        attend_units(queries, keys, values, blocks, tables, out, worker, workers)
+    counter = np.zeros(1, np.int64)
+    for _ in prange(workers):
+        attend_units(queries, keys, values, blocks, tables, out, counter)

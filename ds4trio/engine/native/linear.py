@@ -49,7 +49,7 @@ class _Product:
             ending,
         )
         if len(rows) * packed.outputs * packed.inputs < FEW or workers() == 1:
-            multiply_panels(*arguments, 0, len(packed.weight))
+            multiply_panels(*arguments, np.zeros(1, np.int64))
         else:
             multiply(*arguments, workers())
 

@@ -118,7 +118,7 @@ class NativeAttention:
         mixed = np.empty((rows, self._heads * self._head_dim), np.float32)
         attended = (queries, *stored[-2:], plan.blocks, plan.tables, mixed)
         if plan.workers == 1:
-            attend_units(*attended, 0, 1)
+            attend_units(*attended, np.zeros(1, np.int64))
         else:
             attend(*attended, plan.workers)
         return torch.from_numpy(mixed)

@@ -17,7 +17,7 @@ from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
 from ds4trio.engine.native.nibbles import GROUP, NIBBLE_ROWS, quantise, tile_of_nibbles
-from ds4trio.engine.native.vector import PANEL, ROWS, gate, make_tile, sum_of_squares
+from ds4trio.engine.native.vector import PANEL, ROWS, claim, gate, make_tile, sum_of_squares
 
 __all__ = [
     "ADD",
@@ -102,7 +102,7 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
 
 
 @njit(nogil=True, cache=True)
-def _multiply_nibbles(source, weight, bias, out, ending, first, last):
+def _multiply_nibbles(source, weight, bias, out, ending, counter):
     count, inputs = source.shape
     groups = inputs // GROUP
     levels = np.empty((count, inputs), np.int8)
@@ -119,7 +119,8 @@ def _multiply_nibbles(source, weight, bias, out, ending, first, last):
     block = np.empty((NIBBLE_ROWS, PANEL), np.float32)
     none = np.empty(0, np.float32)
     blocks = -(-count // NIBBLE_ROWS)
-    for panel in range(first, last):
+    panel = claim(counter.ctypes.data)
+    while panel < len(weight):
         row = 0
         for number in range(blocks):
             end = count * (number + 1) // blocks
@@ -135,22 +136,24 @@ def _multiply_nibbles(source, weight, bias, out, ending, first, last):
             )
             _finish(block, row, end, panel, none, bias, out, ending)
             row = end
+        panel = claim(counter.ctypes.data)
 
 
-@njit([void(*_arguments, int64, int64)], nogil=True, cache=True)
-def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, first, last):
-    """The part of ``multiply`` that falls to one worker: these panels."""
+@njit([void(*_arguments, int64[::1])], nogil=True, cache=True)
+def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter):
+    """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
     count, inputs = rows.shape
     source = rows if len(norm) == 0 else _normalised(rows, norm, epsilon)
     if kind == NIBBLES:
-        _multiply_nibbles(source, weight, bias, out, ending, first, last)
+        _multiply_nibbles(source, weight, bias, out, ending, counter)
         return
     block = np.empty((ROWS, PANEL), np.float32)
     widen = kind == BYTES and count >= WIDEN_FROM
     wide = np.empty(inputs * PANEL if widen else 0, np.float32)
     blocks = -(-count // ROWS)
     stride = inputs * 4
-    for panel in range(first, last):
+    panel = claim(counter.ctypes.data)
+    while panel < len(weight):
         address = weight.ctypes.data + panel * weight.shape[1]
         if widen:
             for i in range(inputs * PANEL):
@@ -168,6 +171,7 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
                 _tile(end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4)
             _finish(block, row, end, panel, scales, bias, out, ending)
             row = end
+        panel = claim(counter.ctypes.data)
 
 
 def pack(weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -195,14 +199,9 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         ending: STORE, ADD or GATE.
         workers: threads.
     """
-    panels = weight.shape[0]
-    for worker in prange(workers):
-        first = panels * worker // workers
-        last = panels * (worker + 1) // workers
-        if first < last:
-            multiply_panels(
-                rows, norm, epsilon, weight, kind, scales, bias, out, ending, first, last
-            )
+    counter = np.zeros(1, np.int64)
+    for _ in prange(workers):
+        multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
 
 
 @njit(nogil=True, cache=True)

@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["PANEL", "ROWS", "gate", "make_tile", "softmax", "sum_of_squares"]
+__all__ = ["PANEL", "ROWS", "claim", "gate", "make_tile", "softmax", "sum_of_squares"]
 
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 """float32 numbers in a vector: a register of AVX-512, or of AVX2; elsewhere LLVM splits it."""
@@ -261,3 +261,17 @@ def gate(_typing: Any, _line: Any, _out: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def claim(_typing: Any, _counter: Any) -> Any:
+    """Count up the int64 at an address, whoever else does so, and say what it was.
+
+    Workers share work by it: one that the system holds up takes less of it.
+    """
+
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        place = builder.inttoptr(args[0], _int64.as_pointer())
+        return builder.atomic_rmw("add", place, _int64(1), "monotonic")
+
+    return types.int64(types.int64), emit
