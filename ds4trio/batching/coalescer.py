@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -28,7 +29,7 @@ from ds4trio.batching.shares import Shares
 from ds4trio.batching.slots import Slots
 from ds4trio.batching.stats import BatchingStats
 from ds4trio.engine.interface import EngineLike
-from ds4trio.engine.step import EngineInfo, Ran, Refused, SamplingParams
+from ds4trio.engine.step import EngineInfo, Evaluated, Ran, Refused, SamplingParams
 from ds4trio.errors import (
     EngineDied,
     EngineLost,
@@ -146,7 +147,7 @@ class Coalescer:
             session.guessing = Guessing()
             session.draft = session.guessing.draft
         self._sessions[session.id] = session
-        times.started = trio.current_time()
+        times.started = times.last_step = trio.current_time()
         try:
             if self._stopped:
                 raise ServerStopping("the server is stopping")
@@ -335,7 +336,13 @@ class Coalescer:
             sampled=taken,
             seconds=result.seconds,
         )
-        self._pace.measured(flight.load, result.seconds)
+        unused = sum(
+            member.item.draft - outcome.guessed
+            for member, outcome in zip(flight.members, result.outcomes, strict=True)
+            if isinstance(outcome, Evaluated)
+        )
+        load = replace(flight.load, decoding=flight.load.decoding - unused)
+        self._pace.measured(load, result.seconds)
 
     def _step_failed(self, failed: Flight, error: Exception, void: Sequence[Flight]) -> None:
         """Nothing of the failed step counts, nor of those prepared after it: they are void."""

@@ -92,7 +92,7 @@ def plan_step(
         each = _guesses_each(runnable, budget)
         for session in runnable:
             if session.state is SlotState.PENDING and len(plan.rows) < budget.sessions:
-                _place(session, 1 + room.guesses(session, each), plan, room)
+                _place(session, 1 + room.guesses(session, each, len(runnable) - 1), plan, room)
         turns = Turns(shares, (s for s in runnable if s.state is SlotState.PREFILLING))
         _add_prompts(plan, turns, room, budget, _allowance(plan, turns, budget, pace))
     plan.load = _load(plan)
@@ -208,13 +208,14 @@ class _Room:
         self._taken[session.id] = needed
         return True
 
-    def guesses(self, session: Session, most: int) -> int:
-        """Those that the session's next row may carry, if there is room: nobody gives any up."""
+    def guesses(self, session: Session, most: int, others: int = 0) -> int:
+        """Those that the session's next row may carry, if there is room for them and a page for
+        each of the other rows besides: nobody gives any up."""
         count = min(session.guesses, most)
-        if not count:
-            return 0
         needed = session.pages_for_next(1 + count)
-        return count if needed <= self._free(self.preempted) else 0
+        if not count or not needed:
+            return count
+        return count if needed + others <= self._free(self.preempted) else 0
 
     def has_spare(self, session: Session, decoding: int) -> bool:
         """All of its prompt fits, and a page for each session that decodes besides."""

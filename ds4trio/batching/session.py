@@ -131,6 +131,8 @@ class Session:
     suspect_until: int | None = None
     draft: int = 0
     guessing: Guessing | None = None
+    _reach: int = 0
+    """The farthest that a step could have brought it: pages are held up to there."""
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
@@ -270,7 +272,7 @@ class Session:
     def opened(self, reused: int) -> None:
         """The engine knows it now, and ``reused`` of its tokens were in the prefix cache."""
         self.opened_in_engine = True
-        self.evaluated = self.reused = reused
+        self.evaluated = self.reused = self._reach = reused
         if not self.times.steps:  # it may be preempted before its first step
             self.reused_at_first = reused
         self._update_state()
@@ -282,8 +284,8 @@ class Session:
 
     def pages_for_next(self, count: int) -> int:
         """Pages that ``count`` more tokens need beyond those it holds."""
-        scheduled = self.scheduled
-        return self.info.pages_for(scheduled + count) - self.info.pages_for(scheduled)
+        held = self.info.pages_for(max(self.scheduled, self._reach))
+        return max(self.info.pages_for(self.scheduled + count) - held, 0)
 
     @property
     def _next_is_on_device(self) -> bool:
@@ -308,6 +310,7 @@ class Session:
     def planned(self, item: StepItem) -> None:
         """The item is part of a step that will run."""
         self.in_flight.append(item)
+        self._reach = max(self._reach, self.scheduled)
         self._update_state()
 
     def committed(self, sampled: Sequence[SampledToken], rows: int, guessed: int = 0) -> int:
@@ -342,6 +345,7 @@ class Session:
     def rolled_back(self) -> None:
         """Its steps in flight do not count. The engine still has what was committed before."""
         self.in_flight.clear()
+        self._reach = self.evaluated
         self._update_state()
 
     def _sampled(self, sampled: SampledToken, rows: int) -> None:

@@ -49,10 +49,10 @@ class Slots:
 
     def release(self) -> None:
         """Give a slot to the next in line, or to whoever comes."""
-        if not self._line:
-            self.free += 1
-            return
-        user, lot = self._line.popitem(last=False)
-        lot.unpark()
-        if lot:
-            self._line[user] = lot
+        while self._line:
+            user, lot = self._line.popitem(last=False)
+            if lot.unpark():  # none where all who waited were cancelled just now
+                if lot:
+                    self._line[user] = lot
+                return
+        self.free += 1

@@ -56,7 +56,7 @@ def _serve(inbox: queue.SimpleQueue[Any], answers: IO[bytes]) -> None:
     )
     try:
         runner = spec.load()
-    except ModelUnavailable as error:
+    except (ModelUnavailable, OSError) as error:
         send(answers, NotStarted(str(error)))
         return
     send(answers, Started(runner.info))

@@ -58,8 +58,12 @@ class RunnerSpec:
             ModelUnavailable: as ``load_model`` and ``Runner`` do.
         """
         model = load_model(self.source)  # what is wrong with files is said soon
+        import torch
+
         from ds4trio.engine.runner import Runner
 
+        if self.threads is not None:  # of what is measured before, too
+            torch.set_num_threads(self.threads)
         return Runner(
             model.config,
             model.weights,

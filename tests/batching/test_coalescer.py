@@ -707,3 +707,23 @@ async def test_cached_tokens_are_those_that_were_not_evaluated() -> None:
             session.start([1] * 18, max_new_tokens=3, stop_tokens=frozenset())
             await collect(session)
             assert session.reused_at_first == 0
+
+
+@pytest.mark.parametrize("sessions", [8, 1])
+async def test_guesses_that_did_not_hold_cost_nobody_the_last_pages(sessions: int) -> None:
+    """Each prompt alone, until the pool is full: pages taken for guesses are still its own."""
+    for first in range(12):
+        engine = FakeEngine(pages=10, page_size=4)
+        coalescer = Coalescer(
+            engine,
+            max_sessions=8,
+            max_waiting=8,
+            window=0,
+            budget=Budget(64, 16, sessions),
+            speculate=True,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(coalescer.run)
+            prompt = [first, 2, 3, 4, 5]
+            assert await answer(coalescer, prompt, 100) == expected(prompt, 35)
+            nursery.cancel_scope.cancel()

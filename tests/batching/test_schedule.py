@@ -217,7 +217,9 @@ def test_guesses_take_the_room_that_there_is_and_nobodys() -> None:
         member._remaining = 100
     members[2]._remaining = 2
     budget = Budget(512, 16, 8, guess_rows=12)
-    plan = plan_step(members, free(1, *members), budget, Shares(), looked())
+    plan = plan_step(members, free(2, *members), budget, Shares(), looked())
+    assert [item.draft for _, item in plan.rows] == [0, 0, 0], "others may need a page for certain"
+    plan = plan_step(members, free(3, *members), budget, Shares(), looked())
     assert [item.draft for _, item in plan.rows] == [3, 0, 0]
     plan = plan_step(members, free(9, *members), budget, Shares(), looked())
     assert [item.draft for _, item in plan.rows] == [3, 3, 1]

@@ -68,3 +68,24 @@ async def test_two_who_leave_the_line_of_one_user_leave_nothing_behind() -> None
     assert slots.waiting == 0
     slots.release()
     assert slots.free == 1
+
+
+async def test_a_slot_is_not_lost_when_a_holder_and_a_waiter_leave_at_the_same_moment() -> None:
+    async def hold(user: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await slots.acquire(user)
+            try:
+                await trio.sleep_forever()
+            finally:
+                slots.release()
+
+    for _ in range(20):  # the order in which the two wake up is a matter of chance
+        slots = Slots(1)
+        holder, waiter = trio.CancelScope(), trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            for user, scope in (("a", holder), ("b", waiter)):
+                nursery.start_soon(hold, user, scope)
+                await wait_all_tasks_blocked()
+            holder.cancel()
+            waiter.cancel()
+        assert (slots.free, slots.waiting) == (1, 0)

@@ -141,3 +141,13 @@ def test_rows_of_a_tied_embedding_are_read_back() -> None:
     rounded = make_linear(lambda: (weight, None), dtype="int8", device=CPU, readable=True)
     step = weight[numbers].abs().amax(1, keepdim=True) / 127
     assert bool(((rounded.rows(numbers) - weight[numbers]).abs() <= step * 0.501).all())
+
+
+def test_tiny_activations_count_as_zeros_and_spoil_nothing() -> None:
+    linear = NativeLinear(pack_weight(on_grid(16, 64, "Q4_1"), None, rounded=True))
+    rows = torch.zeros(4, 64)
+    for row, size in enumerate((1e-30, 1e-36, 1e-38, 1e-44)):
+        rows[row, 40] = size
+    found = linear(rows)
+    assert found[0].any()
+    assert torch.equal(found[1:], torch.zeros(3, 16))

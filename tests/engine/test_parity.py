@@ -37,6 +37,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one group": {"num_key_value_heads": 4},
     "one key head": {"num_key_value_heads": 1, "head_dim": 24},
     "odd sizes": {"hidden_size": 60, "intermediate_size": 77, "head_dim": 10, "vocab_size": 331},
+    "wide": {"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128},
     "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     "llama3": {"rope_parameters": LLAMA3},
     "yarn": {"rope_parameters": YARN},

@@ -23,7 +23,8 @@ __all__ = ["attend", "attend_units", "store", "store_rows"]
 _cache = float32[:, :, :, :, ::1]
 _heads = float32[:, :, ::1]
 _numbers = int64[::1]
-_stored = (_heads, _heads, _numbers, _numbers, _heads, _cache, _cache)
+_inputs = float32[:, :, :]  # rows of a wide product lie apart
+_stored = (_inputs, _heads, _numbers, _numbers, _heads, _cache, _cache)
 _attended = (_heads, _cache, _cache, int64[:, ::1], _numbers, float32[:, ::1])
 
 _tile = make_tile()
@@ -139,7 +140,8 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
     """Rotate queries and keys, and store keys and values.
 
     Args:
-        inputs: float32 [rows, heads + 2 * kv_heads, head_dim]: queries, keys, values.
+        inputs: float32 [rows, heads + 2 * kv_heads, head_dim], with any stride between rows:
+            queries, keys, values.
         rotations: float32 [context, head_dim / 2, 2], cosines and sines by position, for pairs of
             dimensions that lie next to each other.
         positions: int64 [rows], each row's place in its sequence.

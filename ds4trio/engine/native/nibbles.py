@@ -40,6 +40,9 @@ NIBBLE_ROWS = 4
 
 ACTIVATION_LEVELS = 127.0
 
+LEAST_ACTIVATION = 1e-35
+"""Groups of which no activation is larger are zeros."""
+
 _int8, _int16, _int32, _int64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _float, _half = ir.FloatType(), ir.HalfType()
 _bytes = ir.VectorType(_int8, 32)
@@ -209,7 +212,8 @@ def quantise(_typing: Any, _row: Any, _groups: Any, _levels: Any, _scales: Any, 
             parts = [load(builder, here, _floats, 4 * 8 * part) for part in range(4)]
             most = _fold(builder, [call(builder, "fabs", part) for part in parts], _larger)
             scale = builder.fdiv(most, _float(ACTIVATION_LEVELS))
-            some = builder.fcmp_ordered(">", most, _float(0.0))
+            # Below, the factor would not be finite. NaN is let through.
+            some = builder.fcmp_unordered(">", most, _float(LEAST_ACTIVATION))
             inverse = builder.select(
                 some, builder.fdiv(_float(ACTIVATION_LEVELS), most), _float(0.0)
             )
@@ -229,7 +233,7 @@ def quantise(_typing: Any, _row: Any, _groups: Any, _levels: Any, _scales: Any, 
 
 
 def _larger(builder: ir.IRBuilder, one: ir.Value, other: ir.Value) -> ir.Value:
-    """NaN wherever one of them is, so that what is not finite shows in the result."""
+    """NaN of two may be lost here; the sum of the numbers themselves keeps it."""
     return builder.select(builder.fcmp_unordered(">", one, other), one, other)
 
 

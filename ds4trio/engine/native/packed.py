@@ -153,5 +153,5 @@ class PackedFile:
             arrays[f"{name}.sizes"] = np.array([packed.outputs, packed.inputs, packed.kind])
         try:
             publish_file(self._path, lambda part: save_file(arrays, part, {"format": FORMAT}))
-        except ModelUnavailable as error:
+        except (ModelUnavailable, SafetensorError) as error:
             log.warning("packed weights are not kept: %s", error)
