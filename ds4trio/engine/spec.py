@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ds4trio.models.load import LoadedModel, load_model
+from ds4trio.models.load import load_model
 from ds4trio.models.resolve import ModelSource
 from ds4trio.settings import Settings
 
@@ -43,14 +43,6 @@ class RunnerSpec:
             log_level=settings.log_level,
         )
 
-    def _dtype(self, model: LoadedModel) -> str:
-        from ds4trio.engine.choice import fastest_dtype
-        from ds4trio.engine.runner import find_device
-
-        if self.dtype == "auto" and find_device(self.device).type == "cpu":
-            return fastest_dtype(model)
-        return self.dtype
-
     def load(self) -> Runner:
         """Read the weights and make the runner. Blocks for seconds.
 
@@ -58,17 +50,13 @@ class RunnerSpec:
             ModelUnavailable: as ``load_model`` and ``Runner`` do.
         """
         model = load_model(self.source)  # what is wrong with files is said soon
-        import torch
-
         from ds4trio.engine.runner import Runner
 
-        if self.threads is not None:  # of what is measured before, too
-            torch.set_num_threads(self.threads)
         return Runner(
             model.config,
             model.weights,
             device=self.device,
-            dtype=self._dtype(model),
+            dtype=self.dtype,
             context_length=self.context_length,
             kv_memory=self.kv_memory,
             page_size=self.page_size,
