@@ -10,7 +10,16 @@ import trio
 
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.engine.ledger import Ledger
-from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
+from ds4trio.engine.step import (
+    Command,
+    EngineInfo,
+    Ran,
+    Row,
+    SampledToken,
+    SamplingParams,
+    Step,
+    StepResult,
+)
 from ds4trio.engine.turns import InTurn
 
 
@@ -18,8 +27,9 @@ from ds4trio.engine.turns import InTurn
 class TimedRunner:
     """Says the same token always, at a cost.
 
-    Needs a clock that jumps (``autojump_clock``), and no deadlines but its own: while its thread
-    is on the way to the event loop, every task waits.
+    Needs a clock that jumps (``autojump_clock``), and no deadlines but its own. A step takes its
+    time only once the tokens of the one before have been committed: those are on their way from
+    another thread, and the clock must not jump over that.
 
     Attributes:
         step_seconds, row, token: seconds of a step, of each decode row, and of each prompt token.
@@ -39,6 +49,19 @@ class TimedRunner:
     steps: list[tuple[tuple[Row, ...], float]] = field(default_factory=list)
     lengths: dict[int, int] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(1))
+    committed: int = -1
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def has_committed(self, number: int) -> None:
+        """Every step up to this one is over."""
+        self.committed = number
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def _pass_time(self, number: int, seconds: float) -> None:
+        while self.committed < number - 1:
+            await self.changed.wait()
+        await trio.sleep(seconds)
 
     def step(self, command: Command) -> Ran:
         for sequence in command.closes:
@@ -56,7 +79,7 @@ class TimedRunner:
         seconds *= self.random.uniform(0.97, 1.03)
         if self.random.random() < 0.1:
             seconds *= self.random.uniform(1.0, self.noise)
-        trio.from_thread.run(trio.sleep, seconds)
+        trio.from_thread.run(self._pass_time, command.number, seconds)
         self.steps.append((command.rows, seconds))
         return Ran(tuple((SampledToken(5),) if row.sample else () for row in command.rows), seconds)
 
@@ -67,6 +90,11 @@ class TimedEngine(Ledger):
     def __init__(self, **costs: float) -> None:
         self.timed = TimedRunner(**costs)  # type: ignore[arg-type]
         super().__init__(InTurn(self.timed), prefix_cache=False)
+
+    def commit(self, step: Step, ran: Ran) -> StepResult:
+        result = super().commit(step, ran)
+        self.timed.has_committed(step.command.number)
+        return result
 
     @property
     def steps(self) -> list[tuple[tuple[Row, ...], float]]:
