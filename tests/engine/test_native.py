@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from ds4trio.engine.linear import make_gated, make_linear
-from ds4trio.engine.native.grid import levels_of
+from ds4trio.engine.native import packed as packing
+from ds4trio.engine.native.grid import bytes_of, levels_of
+from ds4trio.engine.native.groups import FORM, GROUP, Form, forms, pack_groups
 from ds4trio.engine.native.linear import NativeLinear
 from ds4trio.engine.native.packed import pack_weight
-from ds4trio.engine.native.products import BYTES, NIBBLES
+from ds4trio.engine.native.products import (
+    EIGHT_BITS,
+    FOUR_BITS,
+    STORE,
+    WIDENED,
+    make_multiply_groups,
+)
 from ds4trio.engine.norm import RMSNorm
 from tests.engine.builders import CPU
 
-GROUP = 32
+needs_bytes = pytest.mark.skipif(
+    FORM is None or not FORM.dots, reason="this processor has no sums of products of bytes"
+)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -64,35 +75,97 @@ def test_other_weights_are_on_no_grid() -> None:
     assert levels_of(spoiled) is None
 
 
+def test_a_constant_group_tiny_ones_and_zeros_can_be_rounded_to_bytes() -> None:
+    weight = torch.cat([torch.full((1, 32), size) for size in (0.0, 127 / 256, 1e-9, -3e-5)])
+    found = bytes_of(weight)
+    assert found is not None
+    levels, scales, leasts = found
+    again = scales * levels + leasts
+    assert torch.equal(again[:3], weight[:3].where(weight[:3] > 1e-8, 0.0))
+    assert torch.allclose(again[3], weight[3], rtol=0.2)
+    assert bytes_of(weight * 1e7) is None  # float16 would not hold the scale
+    assert bytes_of(random(4, 40)) is None
+
+
+def test_what_an_eight_bit_file_has_is_not_rounded() -> None:
+    generator = torch.Generator().manual_seed(1)
+    levels = torch.randint(-127, 128, (24, 3, GROUP), generator=generator)
+    levels[..., 5] = 127  # files make the largest the last level
+    scales = (torch.rand(24, 3, 1, generator=generator) / 50).half().float()
+    weight = (levels * scales).view(24, 96)
+    found = bytes_of(weight)
+    assert found is not None
+    assert torch.equal(found[0].view(24, 3, GROUP).int() - 128, levels.int())
+    assert torch.equal(found[1], scales.view(24, 3))
+
+
+def rounded_activations(rows: torch.Tensor) -> torch.Tensor:
+    """To eight bits of the largest in each group, float64."""
+    groups = rows.view(len(rows), -1, GROUP).double()
+    step = groups.abs().amax(-1, keepdim=True) / 127
+    return ((groups / step.clamp_min(1e-300)).round() * step).view(len(rows), -1)
+
+
+def assert_product(
+    found: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> None:
+    """Of rounded activations with these weights, to the accuracy of float32."""
+    exact = rounded_activations(rows) @ weight.double().T + bias.double()
+    size = rows.double().abs() @ weight.double().abs().T + 1
+    assert float(((found.double() - exact).abs() / size).max()) < 2e-5  # a half goes either way
+
+
 @pytest.mark.parametrize("outputs", [16, 24, 77])
-def test_four_bit_products_round_the_activations_to_eight_bits_and_nothing_else(
-    outputs: int,
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=needs_bytes)])
+def test_products_of_groups_round_the_activations_to_eight_bits_and_nothing_else(
+    outputs: int, bits: int
 ) -> None:
     weight, bias = on_grid(outputs, 192, "Q4_1"), random(outputs)
+    if bits == 8:
+        found = bytes_of(random(outputs, 192, seed=4))
+        assert found is not None
+        levels, scales, leasts = found
+        weight = levels * scales.repeat_interleave(GROUP, 1) + leasts.repeat_interleave(GROUP, 1)
     rows = random(33, 192)
     rows[5] = 0.0
     rows[6] *= 1e6
     rows[7, 3] = 500.0
     packed = pack_weight(weight, bias, rounded=True)
-    linear = NativeLinear(packed)
-    assert packed.kind == NIBBLES
-    found = linear(rows).double()
-    groups = rows.view(33, -1, GROUP).double()
-    step = groups.abs().amax(-1, keepdim=True) / 127
-    rounded = (groups / step.clamp_min(1e-300)).round() * step
-    exact = rounded.view(33, 192) @ weight.double().T + bias.double()
-    size = rows.double().abs() @ weight.double().abs().T + 1
-    assert float(((found - exact).abs() / size).max()) < 2e-5  # a half may be rounded either way
-    assert torch.equal(found[5].float(), bias)
+    assert packed.kind == (FOUR_BITS if bits == 4 else EIGHT_BITS)
+    result = NativeLinear(packed)(rows)
+    assert_product(result, rows, weight, bias)
+    assert torch.equal(result[5], bias)
 
 
-def test_eight_bit_products_round_the_weights_and_nothing_else() -> None:
+@pytest.mark.parametrize("form", forms()[1:])
+def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form) -> None:
+    multiply = make_multiply_groups(form)
+    rows = random(2 * form.rows + 1, 96, seed=3)
+    none, counter = np.empty(0, np.float32), np.zeros(1, np.int64)
+    for bits in (4, 8) if form.dots else (4,):
+        weight = on_grid(40, 96, "Q4_1") if bits == 4 else random(40, 96)
+        parts = levels_of(weight) if bits == 4 else bytes_of(weight)
+        assert parts is not None
+        packed = pack_groups(*(part.numpy() for part in parts), bits=bits, form=form)
+        out = np.empty((len(rows), 40), np.float32)
+        kind = FOUR_BITS if bits == 4 else EIGHT_BITS
+        counter[:] = 0
+        multiply(rows.numpy(), packed, kind, none, out, STORE, counter)
+        expected = NativeLinear(pack_weight(weight, None, rounded=True))(rows)
+        assert np.array_equal(out, expected.numpy())
+
+
+@pytest.mark.parametrize("form", [None, Form(lanes=8, dots=False, rows=4)])
+def test_where_bytes_are_not_multiplied_weights_are_rounded_and_nothing_else(
+    form: Form | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "FORM", form)
     weight, bias, rows = random(96, 64), random(96, seed=1), random(33, 64, seed=2)
     rows[5] = 0.0
     rows[6] *= 1e6
     packed = pack_weight(weight, bias, rounded=True)
     linear = NativeLinear(packed)
-    assert packed.kind == BYTES
+    assert packed.kind == WIDENED
     scales = weight.abs().amax(1, keepdim=True) / 127
     exact = rows.double() @ (torch.round(weight / scales) * scales).double().T + bias
     found = linear(rows).double()
@@ -133,8 +206,9 @@ def test_the_norm_before_and_what_follows_are_part_of_a_product(count: int, widt
     assert torch.allclose(onto, rows + inner @ down.T, rtol=1e-4, atol=1e-3)
 
 
-def test_rows_of_a_tied_embedding_are_read_back() -> None:
-    weight = random(37, 48)
+@pytest.mark.parametrize("inputs", [48, 64])
+def test_rows_of_a_tied_embedding_are_read_back(inputs: int) -> None:
+    weight = random(37, inputs)
     numbers = torch.tensor([36, 0, 17, 17])
     exact = make_linear(lambda: (weight, None), dtype="float32", device=CPU, readable=True)
     assert torch.equal(exact.rows(numbers), weight[numbers])

@@ -1,16 +1,16 @@
-"""Weights that lie on a grid of 16 levels in every group of 32, as four-bit files have them.
+"""Weights as levels in every group of 32: 16 of them, as four-bit files have them, or 255.
 
-They are found by looking at the numbers, so it does not matter which format they came from, nor
-that they were stored in another one since.
+Those on a grid of 16 are found by looking at the numbers, so it does not matter which format they
+came from, nor that they were stored in another one since. Any weight can be rounded to 255.
 """
 
 from __future__ import annotations
 
 import torch
 
-from ds4trio.engine.native.nibbles import GROUP
+from ds4trio.engine.native.groups import GROUP
 
-__all__ = ["levels_of"]
+__all__ = ["bytes_of", "levels_of"]
 
 STEPS = 15
 """Most steps between the least and the largest weight of a group."""
@@ -68,3 +68,31 @@ def _fit(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         if not len(left):
             return levels, scales, leasts
     return None
+
+
+def bytes_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Round a weight to ``scale * level + least`` with levels from 1 to 255, 128 being zero.
+
+    What a Q8_0 file has stays as it is.
+
+    Args:
+        weight: float32 [outputs, inputs].
+
+    Returns:
+        As ``levels_of``. None where float16 does not hold a scale, or the inputs are not whole
+        groups.
+    """
+    outputs, inputs = weight.shape
+    if inputs % GROUP:
+        return None
+    groups = weight.reshape(-1, GROUP)
+    scales = (groups.abs().amax(1) / 127).half().float()
+    leasts = -128 * scales
+    if not bool(leasts.half().isfinite().all()):
+        return None
+    levels = (groups / scales.clamp_min(1e-30)[:, None]).round_().clamp_(-127, 127).add_(128)
+    return (
+        levels.to(torch.uint8).view(outputs, inputs),
+        scales.view(outputs, -1),
+        leasts.view(outputs, -1),
+    )

@@ -18,9 +18,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ds4trio.engine.native import nibbles
-from ds4trio.engine.native.grid import levels_of
-from ds4trio.engine.native.products import BYTES, FLOATS, NIBBLES, pack
+from ds4trio.engine.native.grid import bytes_of, levels_of
+from ds4trio.engine.native.groups import FORM, pack_groups
+from ds4trio.engine.native.products import EIGHT_BITS, FLOATS, FOUR_BITS, WIDENED, pack
 from ds4trio.engine.native.vector import PANEL
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import publish_file
@@ -29,7 +29,7 @@ __all__ = ["Packed", "PackedFile", "pack_weight"]
 
 log = logging.getLogger(__name__)
 
-FORMAT = "1 with nibbles" if nibbles.supported() else "1"
+FORMAT = f"2, {FORM}"
 """Changed whenever the form changes, so that files of another form are not read."""
 
 WEIGHT_LEVELS = 127
@@ -44,9 +44,9 @@ class Packed:
 
     Attributes:
         outputs, inputs: of the product.
-        kind: FLOATS, BYTES or NIBBLES.
+        kind: FLOATS, WIDENED, FOUR_BITS or EIGHT_BITS.
         weight: int8 [panels, bytes of a panel].
-        scales: float32 [panels * PANEL], of the outputs, for BYTES; else empty.
+        scales: float32 [panels * PANEL], of the outputs, for WIDENED; else empty.
         bias: float32 [panels * PANEL], or empty.
     """
 
@@ -62,7 +62,8 @@ def pack_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, *, rounded: bool, readable: bool = False
 ) -> Packed:
     """Bring a weight into panels: float32; or rounded, that is in four bits where that loses
-    nothing, and else in eight with a scale for each output.
+    nothing, else in eight bits: with a scale for each group where the processor multiplies bytes,
+    and else with one for each output.
 
     Args:
         weight: [out, in], any floating dtype.
@@ -73,19 +74,22 @@ def pack_weight(
     outputs, inputs = weight.shape
     own_bias = _none if bias is None else _padded(bias)
     weight = weight.float()
-    if rounded and not readable and nibbles.supported():
-        parts = levels_of(weight)
+    if rounded and FORM is not None:
+        kind, parts = FOUR_BITS, None if readable else levels_of(weight)
+        if parts is None and FORM.dots:
+            kind, parts = EIGHT_BITS, bytes_of(weight)
         if parts is not None:
-            levels = nibbles.pack_nibbles(*(part.numpy() for part in parts))
-            return Packed(outputs, inputs, NIBBLES, levels, _none, own_bias)
+            numbers = (part.numpy() for part in parts)
+            panels = pack_groups(*numbers, bits=4 if kind == FOUR_BITS else 8, form=FORM)
+            return Packed(outputs, inputs, kind, panels, _none, own_bias)
     scales = _none
     if rounded:
         largest = weight.abs().amax(1).clamp_min_(torch.finfo(torch.float32).tiny)
         scales = _padded(largest / WEIGHT_LEVELS)
         weight = (weight / (largest / WEIGHT_LEVELS).unsqueeze(1)).round_().to(torch.int8)
-    panels = pack(weight.numpy())
-    kept = panels.reshape(len(panels), -1).view(np.int8)
-    return Packed(outputs, inputs, BYTES if rounded else FLOATS, kept, scales, own_bias)
+    whole = pack(weight.numpy())
+    kept = whole.reshape(len(whole), -1).view(np.int8)
+    return Packed(outputs, inputs, WIDENED if rounded else FLOATS, kept, scales, own_bias)
 
 
 def _padded(numbers: torch.Tensor) -> npt.NDArray[np.float32]:

@@ -1,14 +1,15 @@
 """Products of rows with packed weights, float32 throughout. The norm before a product and what is
 done with it afterwards are part of it, so that rows are read once and written once.
 
-Weights come in three kinds: float32; int8 with a scale for each output, which are widened exactly,
-so that weights are rounded once, when they are packed, and activations never; and four bits, with
-activations of eight (``nibbles.py``).
+Weights come in four kinds: float32; int8 with a scale for each output, which are widened exactly,
+so that weights are rounded once, when they are packed, and activations never; and groups of four or
+eight bits, with activations of eight (``integers.py``).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +17,25 @@ from numba import njit, prange
 from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
-from ds4trio.engine.native.nibbles import GROUP, NIBBLE_ROWS, quantise, tile_of_nibbles
+from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
+from ds4trio.engine.native.integers import half_at, make_group_tile, quantise
 from ds4trio.engine.native.vector import PANEL, ROWS, claim, gate, make_tile, sum_of_squares
 
 __all__ = [
     "ADD",
-    "BYTES",
+    "EIGHT_BITS",
     "FLOATS",
+    "FOUR_BITS",
     "GATE",
-    "NIBBLES",
     "STORE",
+    "WIDENED",
     "multiply",
     "multiply_panels",
     "pack",
     "read_rows",
 ]
 
-FLOATS, BYTES, NIBBLES = 0, 1, 2
+FLOATS, WIDENED, FOUR_BITS, EIGHT_BITS = 0, 1, 2, 3
 """Kinds of weights."""
 
 STORE, ADD, GATE = 0, 1, 2
@@ -101,42 +104,60 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
                 out[row + i, column + j] = line[j]
 
 
-@njit(nogil=True, cache=True)
-def _multiply_nibbles(source, weight, bias, out, ending, counter):
-    count, inputs = source.shape
-    groups = inputs // GROUP
-    levels = np.empty((count, inputs), np.int8)
-    a_scales = np.empty((count, groups), np.float32)
-    a_sums = np.empty((count, groups), np.float32)
-    for row in range(count):
-        quantise(
-            source.ctypes.data + row * inputs * 4,
-            groups,
-            levels.ctypes.data + row * inputs,
-            a_scales.ctypes.data + row * groups * 4,
-            a_sums.ctypes.data + row * groups * 4,
-        )
-    block = np.empty((NIBBLE_ROWS, PANEL), np.float32)
-    none = np.empty(0, np.float32)
-    blocks = -(-count // NIBBLE_ROWS)
-    panel = claim(counter.ctypes.data)
-    while panel < len(weight):
+def make_multiply_groups(form: Form) -> Any:
+    """What a worker does of a product with weights in groups of this form."""
+    most = form.rows
+    tile_of_four = make_group_tile(form, 4)
+    tile_of_eight = make_group_tile(form, 8 if form.dots else 4)
+
+    @njit(nogil=True)  # kept with the kernel that calls it
+    def multiply_groups(source, weight, kind, bias, out, ending, counter):
+        count, inputs = source.shape
+        groups = inputs // GROUP
+        blocks = -(-count // most)
+        levels = np.empty(count * inputs, np.int8)
+        numbers = np.empty(2 * count * groups, np.float32)
         row = 0
         for number in range(blocks):
             end = count * (number + 1) // blocks
-            tile_of_nibbles(
-                end - row,
-                levels.ctypes.data + row * inputs,
-                a_scales.ctypes.data + row * groups * 4,
-                a_sums.ctypes.data + row * groups * 4,
-                weight.ctypes.data + panel * weight.shape[1],
-                groups,
-                block.ctypes.data,
-                PANEL * 4,
-            )
-            _finish(block, row, end, panel, none, bias, out, ending)
+            for i in range(row, end):
+                quantise(
+                    source.ctypes.data + i * inputs * 4,
+                    groups,
+                    levels.ctypes.data + row * inputs + (i - row) * GROUP,
+                    numbers.ctypes.data + row * groups * 8 + (i - row) * 8,
+                    end - row,
+                )
             row = end
+        block = np.empty((most, PANEL), np.float32)
+        none = np.empty(0, np.float32)
         panel = claim(counter.ctypes.data)
+        while panel < len(weight):
+            address = weight.ctypes.data + panel * weight.shape[1]
+            row = 0
+            for number in range(blocks):
+                end = count * (number + 1) // blocks
+                own = levels.ctypes.data + row * inputs
+                with_own = numbers.ctypes.data + row * groups * 8
+                result = block.ctypes.data
+                if kind == FOUR_BITS:
+                    tile_of_four(end - row, own, with_own, address, groups, result, PANEL * 4)
+                else:
+                    tile_of_eight(end - row, own, with_own, address, groups, result, PANEL * 4)
+                _finish(block, row, end, panel, none, bias, out, ending)
+                row = end
+            panel = claim(counter.ctypes.data)
+
+    return multiply_groups
+
+
+if FORM:
+    _multiply_groups = make_multiply_groups(FORM)
+else:
+
+    @njit(nogil=True, cache=True)
+    def _multiply_groups(source, weight, kind, bias, out, ending, counter):
+        pass
 
 
 @njit([void(*_arguments, int64[::1])], nogil=True, cache=True)
@@ -144,11 +165,11 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
     """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
     count, inputs = rows.shape
     source = rows if len(norm) == 0 else _normalised(rows, norm, epsilon)
-    if kind == NIBBLES:
-        _multiply_nibbles(source, weight, bias, out, ending, counter)
+    if kind in (FOUR_BITS, EIGHT_BITS):
+        _multiply_groups(source, weight, kind, bias, out, ending, counter)
         return
     block = np.empty((ROWS, PANEL), np.float32)
-    widen = kind == BYTES and count >= WIDEN_FROM
+    widen = kind == WIDENED and count >= WIDEN_FROM
     wide = np.empty(inputs * PANEL if widen else 0, np.float32)
     blocks = -(-count // ROWS)
     stride = inputs * 4
@@ -163,7 +184,7 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
         for number in range(blocks):
             end = count * (number + 1) // blocks
             here = source.ctypes.data + row * stride
-            if kind == BYTES and not widen:
+            if kind == WIDENED and not widen:
                 _tile_of_bytes(
                     end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4
                 )
@@ -191,9 +212,9 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         rows: float32 [rows, inputs].
         norm: float32 [inputs], weights of an RMSNorm of the rows; empty for none.
         epsilon: of that norm, float32.
-        weight: [panels, bytes of a panel], int8, from ``pack`` or ``pack_nibbles``.
-        kind: FLOATS, BYTES or NIBBLES.
-        scales: float32 [panels * PANEL], of the outputs, for BYTES; else empty.
+        weight: [panels, bytes of a panel], int8, from ``pack`` or ``pack_groups``.
+        kind: FLOATS, WIDENED, FOUR_BITS or EIGHT_BITS.
+        scales: float32 [panels * PANEL], of the outputs, for WIDENED; else empty.
         bias: float32 [panels * PANEL]; empty for none.
         out: float32 [rows, outputs], with any stride between rows.
         ending: STORE, ADD or GATE.
@@ -204,14 +225,35 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
 
 
+_lanes, _part, _start = (
+    (FORM.lanes, FORM.part_bytes(8), FORM.numbers_bytes) if FORM else (PANEL, 0, 0)
+)
+
+
+@njit(nogil=True, cache=True)
+def _read_group(panel, lane, group, out):
+    """One group of a row of EIGHT_BITS."""
+    part = panel[(group * (PANEL // _lanes) + lane // _lanes) * _part :]
+    lane %= _lanes
+    scale = half_at(part.ctypes.data + 2 * lane)
+    for quad in range(QUADS):
+        for i in range(4):
+            level = np.uint8(part[_start + 4 * (_lanes * quad + lane) + i])
+            out[4 * quad + i] = np.float32(level - np.int64(128)) * scale
+
+
 @njit(nogil=True, cache=True)
 def read_rows(numbers, weight, kind, scales, out):
-    """Read rows (int64 [count]) of FLOATS or BYTES into out, float32 [count, inputs]."""
+    """Read rows (int64 [count]) of any kind but FOUR_BITS into out, float32 [count, inputs]."""
     floats = weight.view(np.float32)
     for i in range(len(numbers)):
         panel, lane = numbers[i] // PANEL, numbers[i] % PANEL
-        for k in range(out.shape[1]):
-            if kind == BYTES:
-                out[i, k] = weight[panel, k * PANEL + lane] * scales[numbers[i]]
-            else:
-                out[i, k] = floats[panel, k * PANEL + lane]
+        if kind == EIGHT_BITS:
+            for group in range(out.shape[1] // GROUP):
+                _read_group(weight[panel], lane, group, out[i, group * GROUP :])
+        else:
+            for k in range(out.shape[1]):
+                if kind == WIDENED:
+                    out[i, k] = weight[panel, k * PANEL + lane] * scales[numbers[i]]
+                else:
+                    out[i, k] = floats[panel, k * PANEL + lane]

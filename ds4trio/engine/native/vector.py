@@ -101,6 +101,26 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered("uno", x, x), x, result)
 
 
+def switch_rows(most: int, emit_for: Callable[[ir.IRBuilder, int, Sequence[Any]], None]) -> Any:
+    """Code for an intrinsic whose first argument is a number of rows, from 1 to ``most``: code of
+    its own for each number, as ``emit_for`` writes it, with the other arguments."""
+
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        rows, *rest = args
+        done = builder.append_basic_block("done")
+        choice = builder.switch(rows, done)
+        for number in range(1, most + 1):
+            block = builder.append_basic_block(f"rows{number}")
+            choice.add_case(_int64(number), block)
+            builder.position_at_end(block)
+            emit_for(builder, number, rest)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return emit
+
+
 def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
     """A product of up to ``ROWS`` rows with one panel, all of its sums in registers.
 
@@ -140,19 +160,6 @@ def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
         for total, (address, offset) in zip(sums, places, strict=True):
             store(builder, builder.load(total), address, offset)
 
-    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        rows, *rest = args
-        done = builder.append_basic_block("done")
-        choice = builder.switch(rows, done)
-        for number in range(1, ROWS + 1):
-            block = builder.append_basic_block(f"rows{number}")
-            choice.add_case(_int64(number), block)
-            builder.position_at_end(block)
-            emit_for(builder, number, rest)
-            builder.branch(done)
-        builder.position_at_end(done)
-        return context.get_dummy_value()
-
     @intrinsic
     def tile(
         _typing: Any,
@@ -164,7 +171,7 @@ def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
         out: Any,
         out_stride: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 7), emit
+        return types.void(*[types.int64] * 7), switch_rows(ROWS, emit_for)
 
     return tile
 
