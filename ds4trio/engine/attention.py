@@ -22,7 +22,15 @@ from ds4trio.engine.paged_parts import paged_parts
 from ds4trio.engine.rope import Rotary
 from ds4trio.models.config import ModelConfig
 
-__all__ = ["Attention", "PagedAttention", "PagedPlan", "Plan", "Span", "make_attention"]
+__all__ = [
+    "Attention",
+    "PagedAttention",
+    "PagedPlan",
+    "Plan",
+    "Span",
+    "cache_dtype",
+    "make_attention",
+]
 
 ROW_BY_ROW = 8
 """Spans of at most this many rows are attended row by row: it costs them less than a product of
@@ -63,6 +71,16 @@ class Attention(Protocol):
         ...
 
 
+def cache_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """In which keys and values are kept: as they come, and with int8 in float16 where the processor
+    converts it. int8's own rounding is far above what that changes."""
+    if dtype == "int8" and is_native(dtype, device):
+        from ds4trio.engine.native.vector import HALVES
+
+        return torch.float16 if HALVES else torch.float32
+    return activation_dtype(dtype)
+
+
 def make_attention(
     config: ModelConfig,
     *,
@@ -82,13 +100,13 @@ def make_attention(
         dtype: of the products, as ``make_linear`` has them.
         device: where everything is computed.
     """
+    kind = cache_dtype(dtype, device)
     if is_native(dtype, device):
         from ds4trio.engine.native.paged import NativeAttention
 
         return NativeAttention(
-            config, context_length=context_length, pages=pages, page_size=page_size
+            config, context_length=context_length, pages=pages, page_size=page_size, dtype=kind
         )
-    kind = activation_dtype(dtype)
     cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
     return PagedAttention(cache, Rotary(config, context_length, device), config.heads)
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import torch
 
-from ds4trio.engine.attention import PagedAttention, Span, make_attention
+from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.kv_cache import KVCache, spare_memory
-from ds4trio.engine.linear import activation_dtype
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Draw, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
@@ -133,7 +132,7 @@ class Runner:
         place = find_device(device)
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)
-        numbers = activation_dtype(kind)
+        numbers = cache_dtype(kind, place)
         with torch.inference_mode():
             # Other forms are made as fast as they are read.
             packed = keep_in / f"{kind}.packed" if keep_in and kind == "int8" else None

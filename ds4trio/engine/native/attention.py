@@ -14,21 +14,33 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
-from numba.types import float32, int64, void
+from numba.types import float32, int64, uint16, void
 
-from ds4trio.engine.native.vector import PANEL, ROWS, claim, make_tile, softmax
+from ds4trio.engine.native.vector import PANEL, ROWS, claim, half_bits, make_tile, softmax
 
 __all__ = ["attend", "attend_units", "store", "store_rows"]
 
-_cache = float32[:, :, :, :, ::1]
+_caches = float32[:, :, :, :, ::1], uint16[:, :, :, :, ::1]
 _heads = float32[:, :, ::1]
 _numbers = int64[::1]
 _inputs = float32[:, :, :]  # rows of a wide product lie apart
-_stored = (_inputs, _heads, _numbers, _numbers, _heads, _cache, _cache)
-_attended = (_heads, _cache, _cache, int64[:, ::1], _numbers, float32[:, ::1])
 
-_tile = make_tile()
-_tile_onto = make_tile(onto=True)
+
+def _store_signatures(*ends):
+    return [
+        void(_inputs, _heads, _numbers, _numbers, _heads, cache, cache, *ends) for cache in _caches
+    ]
+
+
+def _attend_signatures(*ends):
+    return [
+        void(_heads, cache, cache, int64[:, ::1], _numbers, float32[:, ::1], *ends)
+        for cache in _caches
+    ]
+
+
+_tile, _tile_of_halves = make_tile(), make_tile(of="float16")
+_tile_onto, _tile_of_halves_onto = make_tile(onto=True), make_tile(of="float16", onto=True)
 
 
 @njit(nogil=True, cache=True)
@@ -39,8 +51,9 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
     page_size, panels = values.shape[3], values.shape[2]
     longest = position + rows
     width = -(-longest // PANEL) * PANEL
-    # Addresses, in bytes: of float32 numbers, one after the other in the cache.
-    key_panel, value_panel = 4 * head_dim * PANEL, 4 * page_size * PANEL
+    size = keys.itemsize  # known to the compiler, which keeps one of the two tiles
+    # Addresses, in bytes: of numbers that lie one after the other in the cache.
+    key_panel, value_panel = size * head_dim * PANEL, size * page_size * PANEL
     key_head, value_head = key_panel * keys.shape[2], value_panel * panels
     key_page, value_page = key_head * keys.shape[1], value_head * keys.shape[1]
     first_key = keys.ctypes.data + kv_head * key_head
@@ -62,7 +75,11 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
         for start in range(0, width, PANEL):
             page = first_key + tables[table + start // page_size] * key_page
             panel = page + start % page_size // PANEL * key_panel
-            _tile(count, query, 4 * head_dim, panel, head_dim, score + 4 * start, 4 * width)
+            there = score + 4 * start
+            if size == 2:
+                _tile_of_halves(count, query, 4 * head_dim, panel, head_dim, there, 4 * width)
+            else:
+                _tile(count, query, 4 * head_dim, panel, head_dim, there, 4 * width)
         for i in range(count):
             for unseen in range(position + (done + i) // shared + 1, width):
                 scores[i, unseen] = -np.inf
@@ -71,20 +88,22 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
             page = first_value + tables[table + start // page_size] * value_page
             seen = min(page_size, longest - start)
             for panel in range(panels):
-                _tile_onto(
-                    count,
-                    score + 4 * start,
-                    4 * width,
-                    page + panel * value_panel,
-                    seen,
-                    mix + 4 * PANEL * panel,
-                    4 * PANEL * panels,
-                )
+                here, there = page + panel * value_panel, mix + 4 * PANEL * panel
+                own, apart = score + 4 * start, 4 * PANEL * panels
+                if size == 2:
+                    _tile_of_halves_onto(count, own, 4 * width, here, seen, there, apart)
+                else:
+                    _tile_onto(count, own, 4 * width, here, seen, there, apart)
         for i in range(count):
             row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
             for dim in range(head_dim):
                 out[row, head * head_dim + dim] = mixed[i, dim]
         done += count
+
+
+@njit(nogil=True, cache=True)
+def _put(panel, line, lane, number):
+    panel[line, lane] = half_bits(number) if panel.itemsize == 2 else number
 
 
 @njit(nogil=True, cache=True)
@@ -99,11 +118,11 @@ def _keep(heads, turns, query_heads, place, keys, values):
         for pair in range(turns.shape[0]):
             even, odd = key[2 * pair], key[2 * pair + 1]
             cosine, sine = turns[pair, 0], turns[pair, 1]
-            kept[2 * pair, lane] = even * cosine - odd * sine
-            kept[2 * pair + 1, lane] = even * sine + odd * cosine
+            _put(kept, 2 * pair, lane, even * cosine - odd * sine)
+            _put(kept, 2 * pair + 1, lane, even * sine + odd * cosine)
         value = heads[query_heads + kv_heads + head]
         for dim in range(head_dim):
-            values[page, head, dim // PANEL, offset, dim % PANEL] = value[dim]
+            _put(values[page, head, dim // PANEL], offset, dim % PANEL, value[dim])
 
 
 @njit(nogil=True, cache=True)
@@ -116,7 +135,7 @@ def _rotate(heads, turns, out):
             out[head, 2 * pair + 1] = even * sine + odd * cosine
 
 
-@njit([void(*_stored, int64, int64)], nogil=True, cache=True)
+@njit(_store_signatures(int64, int64), nogil=True, cache=True)
 def store_rows(inputs, rotations, positions, places, queries, keys, values, first, last):
     """The part of ``store`` that falls to one worker: these rows."""
     for row in range(first, last):
@@ -125,7 +144,7 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
         _keep(inputs[row], turns, queries.shape[1], places[row], keys, values)
 
 
-@njit([void(*_attended, int64[::1])], nogil=True, cache=True)
+@njit(_attend_signatures(int64[::1]), nogil=True, cache=True)
 def attend_units(queries, keys, values, blocks, tables, out, counter):
     """What one worker does of ``attend``: the heads of blocks that it claims (int64 [1])."""
     kv_heads = keys.shape[1]
@@ -135,7 +154,7 @@ def attend_units(queries, keys, values, blocks, tables, out, counter):
         unit = claim(counter.ctypes.data)
 
 
-@njit([void(*_stored, int64)], parallel=True, nogil=True, cache=True)
+@njit(_store_signatures(int64), parallel=True, nogil=True, cache=True)
 def store(inputs, rotations, positions, places, queries, keys, values, workers):
     """Rotate queries and keys, and store keys and values.
 
@@ -147,8 +166,8 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
         positions: int64 [rows], each row's place in its sequence.
         places: int64 [rows], ``page * page_size + offset`` of each.
         queries: float32 [rows, heads, head_dim], to be filled.
-        keys: float32 [pages, kv_heads, page_size / PANEL, head_dim, PANEL].
-        values: float32 [pages, kv_heads, value panels, page_size, PANEL].
+        keys: [pages, kv_heads, page_size / PANEL, head_dim, PANEL], float32, or float16 as uint16.
+        values: [pages, kv_heads, value panels, page_size, PANEL], of the same type.
         workers: threads.
     """
     rows = len(inputs)
@@ -157,7 +176,7 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
         store_rows(inputs, rotations, positions, places, queries, keys, values, first, last)
 
 
-@njit([void(*_attended, int64)], parallel=True, nogil=True, cache=True)
+@njit(_attend_signatures(int64), parallel=True, nogil=True, cache=True)
 def attend(queries, keys, values, blocks, tables, out, workers):
     """Attend, rows being grouped into blocks of neighbours in one sequence.
 

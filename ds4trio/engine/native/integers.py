@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from ds4trio.engine.native.groups import GROUP, QUADS, Form
 from ds4trio.engine.native.vector import call, everywhere, load, store, switch_rows
 
-__all__ = ["half_at", "make_group_tile", "quantise"]
+__all__ = ["make_group_tile", "quantise"]
 
 ACTIVATION_LEVELS = 127.0
 
@@ -175,16 +175,6 @@ def make_group_tile(form: Form, bits: int) -> Any:
         return types.void(*[types.int64] * 7), switch_rows(form.rows, emit_for)
 
     return tile
-
-
-@intrinsic
-def half_at(_typing: Any, _address: Any) -> Any:
-    """The float16 at an address, as float32."""
-
-    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.fpext(load(builder, args[0], _half), _float)
-
-    return types.float32(types.int64), emit
 
 
 @intrinsic

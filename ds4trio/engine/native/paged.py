@@ -38,7 +38,7 @@ class NativePlan:
 
 
 class NativeAttention:
-    """``Attention`` on a CPU, in float32.
+    """``Attention`` on a CPU, in float32. Keys and values may be kept in float16.
 
     Memory of the cache is asked for, not touched: the system provides it as pages come into use.
 
@@ -47,13 +47,20 @@ class NativeAttention:
         context_length: positions that a sequence can have.
         pages: of the cache.
         page_size: positions in each, a multiple of ``PANEL``.
+        dtype: of the cache, float32 or float16.
 
     Raises:
-        ModelUnavailable: it is not.
+        ModelUnavailable: the page size is not.
     """
 
     def __init__(
-        self, config: ModelConfig, *, context_length: int, pages: int, page_size: int
+        self,
+        config: ModelConfig,
+        *,
+        context_length: int,
+        pages: int,
+        page_size: int,
+        dtype: torch.dtype,
     ) -> None:
         if page_size % PANEL:
             raise ModelUnavailable(f"pages must hold a multiple of {PANEL} positions")
@@ -64,8 +71,9 @@ class NativeAttention:
         self._rotations = rotations(config, context_length).numpy()
         places = (config.layers, pages, config.kv_heads)
         key_panels, value_panels = page_size // PANEL, -(-config.head_dim // PANEL)
-        self._keys = np.empty((*places, key_panels, config.head_dim, PANEL), np.float32)
-        self._values = np.empty((*places, value_panels, page_size, PANEL), np.float32)
+        kind = np.uint16 if dtype == torch.float16 else np.float32
+        self._keys = np.empty((*places, key_panels, config.head_dim, PANEL), kind)
+        self._values = np.empty((*places, value_panels, page_size, PANEL), kind)
 
     def order(self, spans: Sequence[Span]) -> list[int]:
         """As they come."""

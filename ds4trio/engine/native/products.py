@@ -18,8 +18,16 @@ from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
-from ds4trio.engine.native.integers import half_at, make_group_tile, quantise
-from ds4trio.engine.native.vector import PANEL, ROWS, claim, gate, make_tile, sum_of_squares
+from ds4trio.engine.native.integers import make_group_tile, quantise
+from ds4trio.engine.native.vector import (
+    PANEL,
+    ROWS,
+    claim,
+    gate,
+    half_at,
+    make_tile,
+    sum_of_squares,
+)
 
 __all__ = [
     "ADD",
@@ -60,7 +68,7 @@ _arguments = (
 )
 
 _tile = make_tile()
-_tile_of_bytes = make_tile(int8=True)
+_tile_of_bytes = make_tile(of="int8")
 
 
 @njit(nogil=True, cache=True)

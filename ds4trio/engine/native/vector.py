@@ -12,6 +12,7 @@ Arguments are int64: addresses and strides in bytes, or counts. The caller answe
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,9 +22,23 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["PANEL", "ROWS", "claim", "gate", "make_tile", "softmax", "sum_of_squares"]
+__all__ = [
+    "HALVES",
+    "PANEL",
+    "ROWS",
+    "claim",
+    "gate",
+    "half_at",
+    "half_bits",
+    "make_tile",
+    "softmax",
+    "sum_of_squares",
+    "switch_rows",
+]
 
-LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
+_features = llvmlite.binding.get_host_cpu_features()
+
+LANES = 16 if _features.get("avx512f") else 8
 """float32 numbers in a vector: a register of AVX-512, or of AVX2; elsewhere LLVM splits it."""
 
 PANEL = 16
@@ -34,12 +49,17 @@ VECTORS = PANEL // LANES
 ROWS = 6 if VECTORS == 2 else 12
 """Most rows of a tile: its sums, a row of weights and an activation fill the registers."""
 
+HALVES = bool(_features.get("f16c")) or platform.machine().lower() in ("arm64", "aarch64")
+"""The processor has instructions that make float32 of float16 and the reverse."""
+
 _float = ir.FloatType()
 _int32 = ir.IntType(32)
 _int64 = ir.IntType(64)
 _floats = ir.VectorType(_float, LANES)
 _ints = ir.VectorType(_int32, LANES)
 _bytes = ir.VectorType(ir.IntType(8), LANES)
+_half = ir.HalfType()
+_halves = ir.VectorType(_half, LANES)
 _zeros = ir.Constant(_floats, [0.0] * LANES)
 
 
@@ -121,7 +141,7 @@ def switch_rows(most: int, emit_for: Callable[[ir.IRBuilder, int, Sequence[Any]]
     return emit
 
 
-def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
+def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
     """A product of up to ``ROWS`` rows with one panel, all of its sums in registers.
 
     The function that is made takes ``(rows, activations, row_stride, panel, count, out,
@@ -130,10 +150,15 @@ def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
     are float32.
 
     Args:
-        int8: the panel's numbers are int8, widened to float32 (exactly) on their way.
+        of: type of the panel's numbers: float32, or int8 or float16, which are widened to float32
+            (exactly) on their way.
         onto: sums go on from what ``out`` holds, in place of 0.
     """
-    stored, width = (_bytes, LANES) if int8 else (_floats, 4 * LANES)
+    stored, width = {
+        "float32": (_floats, 4 * LANES),
+        "float16": (_halves, 2 * LANES),
+        "int8": (_bytes, LANES),
+    }[of]
 
     def emit_for(builder: ir.IRBuilder, rows: int, args: Sequence[Any]) -> None:
         activations, row_stride, panel, count, out, out_stride = args
@@ -148,7 +173,9 @@ def make_tile(*, int8: bool = False, onto: bool = False) -> Any:
         with cgutils.for_range(builder, count) as loop:
             line = builder.add(panel, builder.mul(loop.index, _int64(VECTORS * width)))
             weights = [load(builder, line, stored, vector * width) for vector in range(VECTORS)]
-            if int8:
+            if of == "float16":
+                weights = [builder.fpext(w, _floats) for w in weights]
+            if of == "int8":
                 weights = [builder.sitofp(builder.sext(w, _ints), _floats) for w in weights]
             column = builder.add(activations, builder.mul(loop.index, _int64(4)))
             for row in range(rows):
@@ -282,3 +309,23 @@ def claim(_typing: Any, _counter: Any) -> Any:
         return builder.atomic_rmw("add", place, _int64(1), "monotonic")
 
     return types.int64(types.int64), emit
+
+
+@intrinsic
+def half_at(_typing: Any, _address: Any) -> Any:
+    """The float16 at an address, as float32."""
+
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        return builder.fpext(load(builder, args[0], _half), _float)
+
+    return types.float32(types.int64), emit
+
+
+@intrinsic
+def half_bits(_typing: Any, _number: Any) -> Any:
+    """A float32 rounded to float16, whose bits are returned as uint16."""
+
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        return builder.bitcast(builder.fptrunc(args[0], _half), ir.IntType(16))
+
+    return types.uint16(types.float32), emit
