@@ -12,10 +12,11 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, prange
+from numba import prange
 from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
+from ds4trio.engine.native.compiled import compiled
 from ds4trio.engine.native.nibbles import GROUP, NIBBLE_ROWS, quantise, tile_of_nibbles
 from ds4trio.engine.native.vector import PANEL, ROWS, claim, gate, make_tile, sum_of_squares
 
@@ -60,7 +61,7 @@ _tile = make_tile()
 _tile_of_bytes = make_tile(int8=True)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _normalised(rows, norm, epsilon):
     """RMSNorm (arXiv:1910.07467)."""
     count, inputs = rows.shape
@@ -77,7 +78,7 @@ def _normalised(rows, norm, epsilon):
     return normed
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _finish(block, row, end, panel, scales, bias, out, ending):
     column = panel * PANEL
     for i in range(end - row):
@@ -101,7 +102,7 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
                 out[row + i, column + j] = line[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _multiply_nibbles(source, weight, bias, out, ending, counter):
     count, inputs = source.shape
     groups = inputs // GROUP
@@ -139,7 +140,7 @@ def _multiply_nibbles(source, weight, bias, out, ending, counter):
         panel = claim(counter.ctypes.data)
 
 
-@njit([void(*_arguments, int64[::1])], nogil=True, cache=True)
+@compiled(void(*_arguments, int64[::1]))
 def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter):
     """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
     count, inputs = rows.shape
@@ -183,7 +184,7 @@ def pack(weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return np.ascontiguousarray(padded.reshape(panels, PANEL, inputs).transpose(0, 2, 1))
 
 
-@njit([void(*_arguments, int64)], parallel=True, nogil=True, cache=True)
+@compiled(void(*_arguments, int64), parallel=True)
 def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, workers):
     """Multiply, by so many workers that share the panels.
 
@@ -204,7 +205,7 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def read_rows(numbers, weight, kind, scales, out):
     """Read rows (int64 [count]) of FLOATS or BYTES into out, float32 [count, inputs]."""
     floats = weight.view(np.float32)
