@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from ds4trio.engine.linear import make_gated, make_linear
+from ds4trio.engine.native.attention import attend, attend_units, store, store_rows
 from ds4trio.engine.native.grid import levels_of
 from ds4trio.engine.native.linear import NativeLinear
 from ds4trio.engine.native.packed import pack_weight
-from ds4trio.engine.native.products import BYTES, NIBBLES
+from ds4trio.engine.native.products import (
+    BYTES,
+    NIBBLES,
+    multiply,
+    multiply_panels,
+    read_rows,
+)
 from ds4trio.engine.norm import RMSNorm
 from tests.engine.builders import CPU
 
@@ -141,6 +148,21 @@ def test_rows_of_a_tied_embedding_are_read_back() -> None:
     rounded = make_linear(lambda: (weight, None), dtype="int8", device=CPU, readable=True)
     step = weight[numbers].abs().amax(1, keepdim=True) / 127
     assert bool(((rounded.rows(numbers) - weight[numbers]).abs() <= step * 0.501).all())
+
+
+@pytest.mark.parametrize("number", [-1, 37, 47])  # the panels end at 48
+def test_rows_that_are_not_there_are_refused(number: int) -> None:
+    linear = NativeLinear(pack_weight(random(37, 48), None, rounded=False, readable=True))
+    assert linear.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 48)
+    with pytest.raises(IndexError):
+        linear.rows(torch.tensor([0, number]))
+
+
+def test_kernels_are_compiled_before_they_are_called() -> None:
+    for kernel in (multiply, multiply_panels, read_rows, store, store_rows, attend, attend_units):
+        assert len(kernel.signatures) == 1
+        with pytest.raises(TypeError, match="No matching definition"):
+            kernel(*[None] * len(kernel.signatures[0]))
 
 
 def test_tiny_activations_count_as_zeros_and_spoil_nothing() -> None:

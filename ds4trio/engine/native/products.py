@@ -205,9 +205,10 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
 
 
-@compiled()
+@compiled(void(int64[::1], _int8[:, ::1], int64, float32[::1], float32[:, ::1]))
 def read_rows(numbers, weight, kind, scales, out):
-    """Read rows (int64 [count]) of FLOATS or BYTES into out, float32 [count, inputs]."""
+    """Read rows (int64 [count], below the outputs) of FLOATS or BYTES into out, float32 [count,
+    inputs]."""
     floats = weight.view(np.float32)
     for i in range(len(numbers)):
         panel, lane = numbers[i] // PANEL, numbers[i] % PANEL
