@@ -8,6 +8,7 @@ import torch
 
 from ds4trio.engine.linear import make_gated, make_linear
 from ds4trio.engine.native import packed as packing
+from ds4trio.engine.native.attention import attend, attend_units, store, store_rows
 from ds4trio.engine.native.grid import bytes_of, levels_of
 from ds4trio.engine.native.groups import FORM, GROUP, Form, forms, pack_groups
 from ds4trio.engine.native.linear import NativeLinear
@@ -18,6 +19,9 @@ from ds4trio.engine.native.products import (
     STORE,
     WIDENED,
     make_multiply_groups,
+    multiply,
+    multiply_panels,
+    read_rows,
 )
 from ds4trio.engine.norm import RMSNorm
 from tests.engine.builders import CPU
@@ -139,7 +143,7 @@ def test_products_of_groups_round_the_activations_to_eight_bits_and_nothing_else
 
 @pytest.mark.parametrize("form", forms()[1:])
 def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form) -> None:
-    multiply = make_multiply_groups(form)
+    product = make_multiply_groups(form)
     rows = random(2 * form.rows + 1, 96, seed=3)
     none, counter = np.empty(0, np.float32), np.zeros(1, np.int64)
     for bits in (4, 8) if form.dots else (4,):
@@ -150,7 +154,7 @@ def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form) -> No
         out = np.empty((len(rows), 40), np.float32)
         kind = FOUR_BITS if bits == 4 else EIGHT_BITS
         counter[:] = 0
-        multiply(rows.numpy(), packed, kind, none, out, STORE, counter)
+        product(rows.numpy(), packed, kind, none, out, STORE, counter)
         expected = NativeLinear(pack_weight(weight, None, rounded=True))(rows)
         assert np.array_equal(out, expected.numpy())
 
@@ -215,6 +219,21 @@ def test_rows_of_a_tied_embedding_are_read_back(inputs: int) -> None:
     rounded = make_linear(lambda: (weight, None), dtype="int8", device=CPU, readable=True)
     step = weight[numbers].abs().amax(1, keepdim=True) / 127
     assert bool(((rounded.rows(numbers) - weight[numbers]).abs() <= step * 0.501).all())
+
+
+@pytest.mark.parametrize("number", [-1, 37, 47])  # the panels end at 48
+def test_rows_that_are_not_there_are_refused(number: int) -> None:
+    linear = NativeLinear(pack_weight(random(37, 48), None, rounded=False, readable=True))
+    assert linear.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 48)
+    with pytest.raises(IndexError):
+        linear.rows(torch.tensor([0, number]))
+
+
+def test_kernels_are_compiled_before_they_are_called() -> None:
+    for kernel in (multiply, multiply_panels, read_rows, store, store_rows, attend, attend_units):
+        assert kernel.signatures
+        with pytest.raises(TypeError, match="No matching definition"):
+            kernel(*[None] * len(kernel.signatures[0]))
 
 
 def test_tiny_activations_count_as_zeros_and_spoil_nothing() -> None:

@@ -13,9 +13,10 @@ company, nor on how its sequence was cut into steps.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numba.types import float32, int64, uint16, void
 
+from ds4trio.engine.native.compiled import compiled
 from ds4trio.engine.native.vector import PANEL, ROWS, claim, half_bits, make_tile, softmax
 
 __all__ = ["attend", "attend_units", "store", "store_rows"]
@@ -43,7 +44,7 @@ _tile, _tile_of_halves = make_tile(), make_tile(of="float16")
 _tile_onto, _tile_of_halves_onto = make_tile(onto=True), make_tile(of="float16", onto=True)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _attend_block(queries, keys, values, block, tables, kv_head, out):
     first, rows, position, table = block[0], block[1], block[2], block[3]
     heads, head_dim = queries.shape[1], queries.shape[2]
@@ -101,12 +102,12 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
         done += count
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _put(panel, line, lane, number):
     panel[line, lane] = half_bits(number) if panel.itemsize == 2 else number
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _keep(heads, turns, query_heads, place, keys, values):
     kv_heads, head_dim = keys.shape[1], heads.shape[1]
     page_size = values.shape[3]
@@ -125,7 +126,7 @@ def _keep(heads, turns, query_heads, place, keys, values):
             _put(values[page, head, dim // PANEL], offset, dim % PANEL, value[dim])
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _rotate(heads, turns, out):
     for head in range(out.shape[0]):
         for pair in range(turns.shape[0]):
@@ -135,7 +136,7 @@ def _rotate(heads, turns, out):
             out[head, 2 * pair + 1] = even * sine + odd * cosine
 
 
-@njit(_store_signatures(int64, int64), nogil=True, cache=True)
+@compiled(*_store_signatures(int64, int64))
 def store_rows(inputs, rotations, positions, places, queries, keys, values, first, last):
     """The part of ``store`` that falls to one worker: these rows."""
     for row in range(first, last):
@@ -144,7 +145,7 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
         _keep(inputs[row], turns, queries.shape[1], places[row], keys, values)
 
 
-@njit(_attend_signatures(int64[::1]), nogil=True, cache=True)
+@compiled(*_attend_signatures(int64[::1]))
 def attend_units(queries, keys, values, blocks, tables, out, counter):
     """What one worker does of ``attend``: the heads of blocks that it claims (int64 [1])."""
     kv_heads = keys.shape[1]
@@ -154,7 +155,7 @@ def attend_units(queries, keys, values, blocks, tables, out, counter):
         unit = claim(counter.ctypes.data)
 
 
-@njit(_store_signatures(int64), parallel=True, nogil=True, cache=True)
+@compiled(*_store_signatures(int64), parallel=True)
 def store(inputs, rotations, positions, places, queries, keys, values, workers):
     """Rotate queries and keys, and store keys and values.
 
@@ -176,7 +177,7 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
         store_rows(inputs, rotations, positions, places, queries, keys, values, first, last)
 
 
-@njit(_attend_signatures(int64), parallel=True, nogil=True, cache=True)
+@compiled(*_attend_signatures(int64), parallel=True)
 def attend(queries, keys, values, blocks, tables, out, workers):
     """Attend, rows being grouped into blocks of neighbours in one sequence.
 

@@ -73,9 +73,15 @@ class NativeLinear(_Product):
         """Rows of the weight itself, float32 [count, inputs]: an embedding tied to the head.
 
         Args:
-            numbers: int64 [count].
+            numbers: int64 [count]. The ledger refuses tokens outside the vocabulary before they
+                come here; other callers may not, and a kernel reads whatever lies there.
+
+        Raises:
+            IndexError: there is no such row.
         """
         packed = self._packed
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < packed.outputs:
+            raise IndexError(f"rows are numbered from 0 to {packed.outputs - 1}")
         out = torch.empty(len(numbers), packed.inputs)
         read_rows(numbers.numpy(), packed.weight, packed.kind, packed.scales, out.numpy())
         return out

@@ -17,6 +17,7 @@ from numba import njit, prange
 from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
+from ds4trio.engine.native.compiled import compiled
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
 from ds4trio.engine.native.integers import make_group_tile, quantise
 from ds4trio.engine.native.vector import (
@@ -71,7 +72,7 @@ _tile = make_tile()
 _tile_of_bytes = make_tile(of="int8")
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _normalised(rows, norm, epsilon):
     """RMSNorm (arXiv:1910.07467)."""
     count, inputs = rows.shape
@@ -88,7 +89,7 @@ def _normalised(rows, norm, epsilon):
     return normed
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _finish(block, row, end, panel, scales, bias, out, ending):
     column = panel * PANEL
     for i in range(end - row):
@@ -163,12 +164,12 @@ if FORM:
     _multiply_groups = make_multiply_groups(FORM)
 else:
 
-    @njit(nogil=True, cache=True)
+    @compiled()
     def _multiply_groups(source, weight, kind, bias, out, ending, counter):
         pass
 
 
-@njit([void(*_arguments, int64[::1])], nogil=True, cache=True)
+@compiled(void(*_arguments, int64[::1]))
 def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter):
     """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
     count, inputs = rows.shape
@@ -212,7 +213,7 @@ def pack(weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return np.ascontiguousarray(padded.reshape(panels, PANEL, inputs).transpose(0, 2, 1))
 
 
-@njit([void(*_arguments, int64)], parallel=True, nogil=True, cache=True)
+@compiled(void(*_arguments, int64), parallel=True)
 def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, workers):
     """Multiply, by so many workers that share the panels.
 
@@ -238,7 +239,7 @@ _lanes, _part, _start = (
 )
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _read_group(panel, lane, group, out):
     """One group of a row of EIGHT_BITS."""
     part = panel[(group * (PANEL // _lanes) + lane // _lanes) * _part :]
@@ -250,7 +251,7 @@ def _read_group(panel, lane, group, out):
             out[4 * quad + i] = np.float32(level - np.int64(128)) * scale
 
 
-@njit(nogil=True, cache=True)
+@compiled(void(int64[::1], _int8[:, ::1], int64, float32[::1], float32[:, ::1]))
 def read_rows(numbers, weight, kind, scales, out):
     """Read rows (int64 [count]) of any kind but FOUR_BITS into out, float32 [count, inputs]."""
     floats = weight.view(np.float32)
