@@ -17,7 +17,15 @@ from numba import prange
 from numba.types import float32, int64, uint16, void
 
 from ds4trio.engine.native.compiled import compiled
-from ds4trio.engine.native.vector import PANEL, ROWS, claim, half_bits, make_tile, softmax
+from ds4trio.engine.native.vector import (
+    FEW_ROWS,
+    PANEL,
+    ROWS,
+    claim,
+    half_bits,
+    make_tile,
+    softmax,
+)
 
 __all__ = ["attend", "attend_units", "store", "store_rows"]
 
@@ -41,64 +49,173 @@ def _attend_signatures(*ends):
 
 
 _tile, _tile_of_halves = make_tile(), make_tile(of="float16")
-_tile_onto, _tile_of_halves_onto = make_tile(onto=True), make_tile(of="float16", onto=True)
+_two, _two_of_halves = make_tile(ahead=True), make_tile(of="float16", ahead=True)
+_onto, _halves_onto = make_tile(onto=True), make_tile(of="float16", onto=True)
+_two_onto = make_tile(onto=True, ahead=True)
+_two_of_halves_onto = make_tile(of="float16", onto=True, ahead=True)
+
+
+@compiled()
+def _multiply(halves, rows, activations, row_stride, count, out_stride, panel, out):
+    """``make_tile`` has the arguments; halves are constant, so one of the calls is left."""
+    if halves:
+        _tile_of_halves(rows, activations, row_stride, count, out_stride, panel, out)
+    else:
+        _tile(rows, activations, row_stride, count, out_stride, panel, out)
+
+
+@compiled()
+def _multiply_two(halves, rows, activations, row_stride, count, out_stride, *places):
+    if halves:
+        _two_of_halves(rows, activations, row_stride, count, out_stride, *places)
+    else:
+        _two(rows, activations, row_stride, count, out_stride, *places)
+
+
+@compiled()
+def _add(halves, rows, activations, row_stride, count, out_stride, panel, out):
+    if halves:
+        _halves_onto(rows, activations, row_stride, count, out_stride, panel, out)
+    else:
+        _onto(rows, activations, row_stride, count, out_stride, panel, out)
+
+
+@compiled()
+def _add_two(halves, rows, activations, row_stride, count, out_stride, *places):
+    if halves:
+        _two_of_halves_onto(rows, activations, row_stride, count, out_stride, *places)
+    else:
+        _two_onto(rows, activations, row_stride, count, out_stride, *places)
+
+
+@compiled()
+def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores):
+    """Products of some queries with all keys that any of them sees.
+
+    Args:
+        queries: address of float32 [count, head_dim].
+        tables: page numbers of the sequence.
+        longest: how many positions are seen.
+        scores: float32 [count, longest rounded up to panels], to be filled.
+    """
+    size = keys.itemsize
+    panel_bytes = size * head_dim * PANEL
+    head_bytes = panel_bytes * keys.shape[2]
+    page_bytes, page_size = head_bytes * keys.shape[1], keys.shape[2] * PANEL
+    first = keys.ctypes.data + kv_head * head_bytes
+    out, apart = scores.ctypes.data, 4 * scores.shape[1]
+    places = np.empty(-(-longest // PANEL), np.int64)
+    for panel in range(len(places)):
+        page = first + tables[panel * PANEL // page_size] * page_bytes
+        places[panel] = page + panel * PANEL % page_size // PANEL * panel_bytes
+    panel = 0
+    while panel < len(places):
+        here, there = places[panel], out + 4 * PANEL * panel
+        if count <= FEW_ROWS and panel + 1 < len(places):
+            ahead = min(panel + 2, len(places) - 2)
+            _multiply_two(
+                size == 2,
+                count,
+                queries,
+                4 * head_dim,
+                head_dim,
+                apart,
+                here,
+                there,
+                places[panel + 1],
+                there + 4 * PANEL,
+                places[ahead],
+                places[ahead + 1],
+            )
+            panel += 2
+        else:
+            _multiply(size == 2, count, queries, 4 * head_dim, head_dim, apart, here, there)
+            panel += 1
+
+
+@compiled()
+def _mix(scores, count, values, kv_head, tables, longest, out):
+    """Add to sums (address of float32 [count, value panels * PANEL]) all values, weighted."""
+    size, panels, page_size = values.itemsize, values.shape[2], values.shape[3]
+    panel_bytes = size * page_size * PANEL
+    head_bytes = panel_bytes * panels
+    page_bytes = head_bytes * values.shape[1]
+    first = values.ctypes.data + kv_head * head_bytes
+    weights, apart = scores.ctypes.data, 4 * scores.shape[1]
+    sums_apart = 4 * PANEL * panels
+    for start in range(0, longest, page_size):
+        here = first + tables[start // page_size] * page_bytes
+        ahead = first + tables[min(start + page_size, longest - 1) // page_size] * page_bytes
+        seen = min(page_size, longest - start)
+        own = weights + 4 * start
+        panel = 0
+        while panel < panels:
+            place, sums = here + panel * panel_bytes, out + 4 * PANEL * panel
+            if panel + 1 < panels and count <= FEW_ROWS:
+                after = ahead + panel * panel_bytes
+                _add_two(
+                    size == 2,
+                    count,
+                    own,
+                    apart,
+                    seen,
+                    sums_apart,
+                    place,
+                    sums,
+                    place + panel_bytes,
+                    sums + 4 * PANEL,
+                    after,
+                    after + panel_bytes,
+                )
+                panel += 2
+            else:
+                _add(size == 2, count, own, apart, seen, sums_apart, place, sums)
+                panel += 1
 
 
 @compiled()
 def _attend_block(queries, keys, values, block, tables, kv_head, out):
-    first, rows, position, table = block[0], block[1], block[2], block[3]
+    first, rows, position = block[0], block[1], block[2]
+    pages = tables[block[3] :]
     heads, head_dim = queries.shape[1], queries.shape[2]
     shared = heads // keys.shape[1]
-    page_size, panels = values.shape[3], values.shape[2]
     longest = position + rows
-    width = -(-longest // PANEL) * PANEL
-    size = keys.itemsize  # known to the compiler, which keeps one of the two tiles
-    # Addresses, in bytes: of numbers that lie one after the other in the cache.
-    key_panel, value_panel = size * head_dim * PANEL, size * page_size * PANEL
-    key_head, value_head = key_panel * keys.shape[2], value_panel * panels
-    key_page, value_page = key_head * keys.shape[1], value_head * keys.shape[1]
-    first_key = keys.ctypes.data + kv_head * key_head
-    first_value = values.ctypes.data + kv_head * value_head
-    scores = np.empty((ROWS, width), np.float32)
-    asked = np.empty((ROWS, head_dim), np.float32)
-    mixed = np.empty((ROWS, panels * PANEL), np.float32)
-    score, query, mix = scores.ctypes.data, asked.ctypes.data, mixed.ctypes.data
     lines = rows * shared
+    most = min(ROWS, lines)
+    scores = np.empty((most, -(-longest // PANEL) * PANEL), np.float32)
+    # The heads of one row lie together already, and so may their results.
+    together = rows == 1 and head_dim % PANEL == 0
+    copies = 0 if together else most
+    asked = np.empty((copies, head_dim), np.float32)
+    mixed = np.empty((copies, values.shape[2] * PANEL), np.float32)
     done = 0
     while done < lines:
         count = min(ROWS, lines - done)
+        query, mix = asked.ctypes.data, mixed.ctypes.data
+        if together:
+            head = kv_head * shared + done
+            query = queries.ctypes.data + 4 * head_dim * (first * heads + head)
+            mix = out.ctypes.data + 4 * head_dim * (first * heads + head)
+            for dim in range(head * head_dim, (head + count) * head_dim):
+                out[first, dim] = 0.0
+        else:
+            for i in range(count):
+                row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
+                for dim in range(head_dim):
+                    asked[i, dim] = queries[row, head, dim]
+                for dim in range(mixed.shape[1]):
+                    mixed[i, dim] = 0.0
+        _score(query, count, keys, kv_head, pages, head_dim, longest, scores)
         for i in range(count):
-            row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
-            for dim in range(head_dim):
-                asked[i, dim] = queries[row, head, dim]
-            for dim in range(panels * PANEL):
-                mixed[i, dim] = 0.0
-        for start in range(0, width, PANEL):
-            page = first_key + tables[table + start // page_size] * key_page
-            panel = page + start % page_size // PANEL * key_panel
-            there = score + 4 * start
-            if size == 2:
-                _tile_of_halves(count, query, 4 * head_dim, panel, head_dim, there, 4 * width)
-            else:
-                _tile(count, query, 4 * head_dim, panel, head_dim, there, 4 * width)
-        for i in range(count):
-            for unseen in range(position + (done + i) // shared + 1, width):
+            for unseen in range(position + (done + i) // shared + 1, scores.shape[1]):
                 scores[i, unseen] = -np.inf
-            softmax(score + 4 * width * i, width)
-        for start in range(0, longest, page_size):
-            page = first_value + tables[table + start // page_size] * value_page
-            seen = min(page_size, longest - start)
-            for panel in range(panels):
-                here, there = page + panel * value_panel, mix + 4 * PANEL * panel
-                own, apart = score + 4 * start, 4 * PANEL * panels
-                if size == 2:
-                    _tile_of_halves_onto(count, own, 4 * width, here, seen, there, apart)
-                else:
-                    _tile_onto(count, own, 4 * width, here, seen, there, apart)
-        for i in range(count):
-            row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
-            for dim in range(head_dim):
-                out[row, head * head_dim + dim] = mixed[i, dim]
+            softmax(scores.ctypes.data + 4 * scores.shape[1] * i, scores.shape[1])
+        _mix(scores, count, values, kv_head, pages, longest, mix)
+        if not together:
+            for i in range(count):
+                row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
+                for dim in range(head_dim):
+                    out[row, head * head_dim + dim] = mixed[i, dim]
         done += count
 
 

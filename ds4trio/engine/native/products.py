@@ -195,10 +195,10 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
             here = source.ctypes.data + row * stride
             if kind == WIDENED and not widen:
                 _tile_of_bytes(
-                    end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4
+                    end - row, here, stride, inputs, PANEL * 4, address, block.ctypes.data
                 )
             else:
-                _tile(end - row, here, stride, address, inputs, block.ctypes.data, PANEL * 4)
+                _tile(end - row, here, stride, inputs, PANEL * 4, address, block.ctypes.data)
             _finish(block, row, end, panel, scales, bias, out, ending)
             row = end
         panel = claim(counter.ctypes.data)

@@ -23,6 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
+    "FEW_ROWS",
     "HALVES",
     "PANEL",
     "ROWS",
@@ -48,6 +49,9 @@ VECTORS = PANEL // LANES
 
 ROWS = 6 if VECTORS == 2 else 12
 """Most rows of a tile: its sums, a row of weights and an activation fill the registers."""
+
+FEW_ROWS = ROWS // 2
+"""The same of a tile across two panels."""
 
 HALVES = bool(_features.get("f16c")) or platform.machine().lower() in ("arm64", "aarch64")
 """The processor has instructions that make float32 of float16 and the reverse."""
@@ -91,6 +95,15 @@ def call(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
     signature = ir.FunctionType(kind, [kind] * len(values))
     full = f"llvm.{name}.v{kind.count}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, full), values)
+
+
+def _ask_for(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Have memory send what is there, to be read soon. It may be any address."""
+    byte = ir.IntType(8).as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [byte, _int32, _int32, _int32])
+    ask = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    # To be read, kept in all caches, data.
+    builder.call(ask, [builder.inttoptr(address, byte), _int32(0), _int32(3), _int32(1)])
 
 
 def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -141,11 +154,11 @@ def switch_rows(most: int, emit_for: Callable[[ir.IRBuilder, int, Sequence[Any]]
     return emit
 
 
-def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
+def make_tile(*, of: str = "float32", onto: bool = False, ahead: bool = False) -> Any:
     """A product of up to ``ROWS`` rows with one panel, all of its sums in registers.
 
-    The function that is made takes ``(rows, activations, row_stride, panel, count, out,
-    out_stride)`` and computes ``out[r, :PANEL] = sum of activations[r, k] * panel[k, :PANEL]`` over
+    The function that is made takes ``(rows, activations, row_stride, count, out_stride, panel,
+    out)``, and computes ``out[r, :PANEL] = sum of activations[r, k] * panel[k, :PANEL]`` over
     ``k < count``, each sum a chain of fused multiply-adds in the order of k. Activations and out
     are float32.
 
@@ -153,6 +166,10 @@ def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
         of: type of the panel's numbers: float32, or int8 or float16, which are widened to float32
             (exactly) on their way.
         onto: sums go on from what ``out`` holds, in place of 0.
+        ahead: for panels that lie anywhere in memory. The function takes two of them, and up to
+            ``FEW_ROWS`` rows, since a chain of sums waits for itself: more arguments are the second
+            panel and its out, and then the panels that will be wanted next, which are asked for on
+            the way.
     """
     stored, width = {
         "float32": (_floats, 4 * LANES),
@@ -161,18 +178,25 @@ def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
     }[of]
 
     def emit_for(builder: ir.IRBuilder, rows: int, args: Sequence[Any]) -> None:
-        activations, row_stride, panel, count, out, out_stride = args
-        places = [
-            (builder.add(out, builder.mul(out_stride, _int64(row))), 4 * LANES * vector)
+        activations, row_stride, count, out_stride, *places = args
+        sources, results, next_ones = places[0:4:2], places[1:4:2], places[4:]
+        vectors = [(panel, vector) for panel in range(len(sources)) for vector in range(VECTORS)]
+        ends = [
+            (builder.add(results[panel], builder.mul(out_stride, _int64(row))), 4 * LANES * vector)
             for row in range(rows)
-            for vector in range(VECTORS)
+            for panel, vector in vectors
         ]
-        sums = [cgutils.alloca_once(builder, _floats) for _ in places]
-        for total, (address, offset) in zip(sums, places, strict=True):
+        sums = [cgutils.alloca_once(builder, _floats) for _ in ends]
+        for total, (address, offset) in zip(sums, ends, strict=True):
             builder.store(load(builder, address, _floats, offset) if onto else _zeros, total)
         with cgutils.for_range(builder, count) as loop:
-            line = builder.add(panel, builder.mul(loop.index, _int64(VECTORS * width)))
-            weights = [load(builder, line, stored, vector * width) for vector in range(VECTORS)]
+            step = builder.mul(loop.index, _int64(VECTORS * width))
+            lines = [builder.add(source, step) for source in sources]
+            for panel in next_ones:
+                _ask_for(builder, builder.add(panel, step))
+            weights = [
+                load(builder, lines[panel], stored, vector * width) for panel, vector in vectors
+            ]
             if of == "float16":
                 weights = [builder.fpext(w, _floats) for w in weights]
             if of == "int8":
@@ -181,11 +205,32 @@ def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
             for row in range(rows):
                 address = builder.add(column, builder.mul(row_stride, _int64(row)))
                 activation = everywhere(builder, load(builder, address, _float))
-                for weight, total in zip(weights, sums[row * VECTORS :], strict=False):
+                for weight, total in zip(weights, sums[row * len(vectors) :], strict=False):
                     sum_now = call(builder, "fma", activation, weight, builder.load(total))
                     builder.store(sum_now, total)
-        for total, (address, offset) in zip(sums, places, strict=True):
+        for total, (address, offset) in zip(sums, ends, strict=True):
             store(builder, builder.load(total), address, offset)
+
+    if ahead:
+
+        @intrinsic
+        def tile_of_two(
+            _typing: Any,
+            rows: Any,
+            activations: Any,
+            row_stride: Any,
+            count: Any,
+            out_stride: Any,
+            panel: Any,
+            out: Any,
+            second_panel: Any,
+            second_out: Any,
+            next_panel: Any,
+            next_second: Any,
+        ) -> Any:
+            return types.void(*[types.int64] * 11), switch_rows(FEW_ROWS, emit_for)
+
+        return tile_of_two
 
     @intrinsic
     def tile(
@@ -193,10 +238,10 @@ def make_tile(*, of: str = "float32", onto: bool = False) -> Any:
         rows: Any,
         activations: Any,
         row_stride: Any,
-        panel: Any,
         count: Any,
-        out: Any,
         out_stride: Any,
+        panel: Any,
+        out: Any,
     ) -> Any:
         return types.void(*[types.int64] * 7), switch_rows(ROWS, emit_for)
 
