@@ -32,23 +32,23 @@ _none = np.empty(0, np.float32)
 class _Product:
     def __init__(self, packed: Packed) -> None:
         self._packed = packed
+        self._weights = (packed.weight, packed.kind, packed.scales, packed.bias)
+        self._size = packed.outputs * packed.inputs
+        self._norm: RMSNorm | None = None
+        self._norm_numbers = (_none, np.float32(0.0))
 
     def multiply(
         self, rows: torch.Tensor, norm: RMSNorm | None, out: torch.Tensor, ending: int
     ) -> None:
-        packed = self._packed
-        arguments = (
-            rows.numpy(),
-            _none if norm is None else norm.weight.numpy(),
-            np.float32(0.0 if norm is None else norm.epsilon),
-            packed.weight,
-            packed.kind,
-            packed.scales,
-            packed.bias,
-            out.numpy(),
-            ending,
-        )
-        if len(rows) * packed.outputs * packed.inputs < FEW or workers() == 1:
+        if norm is not self._norm:  # a product has the same one in every step
+            self._norm = norm
+            self._norm_numbers = (
+                (_none, np.float32(0.0))
+                if norm is None
+                else (norm.weight.numpy(), np.float32(norm.epsilon))
+            )
+        arguments = (rows.numpy(), *self._norm_numbers, *self._weights, out.numpy(), ending)
+        if rows.shape[0] * self._size < FEW or workers() == 1:
             multiply_panels(*arguments, np.zeros(1, np.int64))
         else:
             multiply(*arguments, workers())
@@ -61,7 +61,7 @@ class NativeLinear(_Product):
         # A panel more between rows, or every row of a large product begins on the same cache set.
         outputs = self._packed.outputs
         apart = PANEL if outputs >= WIDE else 0
-        out = rows.new_empty((len(rows), outputs + apart))[:, :outputs]
+        out = rows.new_empty((rows.shape[0], outputs + apart))[:, :outputs]
         self.multiply(rows, norm, out, STORE)
         return out
 
@@ -100,7 +100,7 @@ class NativeGated(_Product):
         self._width = width
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        out = rows.new_empty((len(rows), self._width))
+        out = rows.new_empty((rows.shape[0], self._width))
         self.multiply(rows, norm, out, GATE)
         return out
 

@@ -107,7 +107,7 @@ class NativeAttention:
 
     def attend(self, layer: int, plan: NativePlan, inputs: torch.Tensor) -> torch.Tensor:
         """See ``Attention``."""
-        rows = len(inputs)
+        rows = inputs.shape[0]
         heads = inputs.numpy().reshape(rows, -1, self._head_dim)
         queries = np.empty((rows, self._heads, self._head_dim), np.float32)
         stored = (
