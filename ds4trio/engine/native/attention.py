@@ -29,6 +29,9 @@ from ds4trio.engine.native.vector import (
 
 __all__ = ["attend", "attend_units", "store", "store_rows"]
 
+MANY_BLOCKS = 16
+"""From so many on a worker takes all heads of one, which lie side by side in a page."""
+
 _caches = float32[:, :, :, :, ::1], uint16[:, :, :, :, ::1]
 _heads = float32[:, :, ::1]
 _numbers = int64[::1]
@@ -89,7 +92,14 @@ def _add_two(halves, rows, activations, row_stride, count, out_stride, *places):
 
 
 @compiled()
-def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores):
+def _page(cache, page, head):
+    """Address of what a page holds of a head."""
+    _, heads, panels, lines, width = cache.shape
+    return cache.ctypes.data + cache.itemsize * panels * lines * width * (page * heads + head)
+
+
+@compiled()
+def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores, after, later):
     """Products of some queries with all keys that any of them sees.
 
     Args:
@@ -97,22 +107,20 @@ def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores):
         tables: page numbers of the sequence.
         longest: how many positions are seen.
         scores: float32 [count, longest rounded up to panels], to be filled.
+        after, later: addresses that will be read next.
     """
-    size = keys.itemsize
+    size, page_size = keys.itemsize, keys.shape[2] * PANEL
     panel_bytes = size * head_dim * PANEL
-    head_bytes = panel_bytes * keys.shape[2]
-    page_bytes, page_size = head_bytes * keys.shape[1], keys.shape[2] * PANEL
-    first = keys.ctypes.data + kv_head * head_bytes
     out, apart = scores.ctypes.data, 4 * scores.shape[1]
     places = np.empty(-(-longest // PANEL), np.int64)
     for panel in range(len(places)):
-        page = first + tables[panel * PANEL // page_size] * page_bytes
+        page = _page(keys, tables[panel * PANEL // page_size], kv_head)
         places[panel] = page + panel * PANEL % page_size // PANEL * panel_bytes
     panel = 0
     while panel < len(places):
         here, there = places[panel], out + 4 * PANEL * panel
         if count <= FEW_ROWS and panel + 1 < len(places):
-            ahead = min(panel + 2, len(places) - 2)
+            more = panel + 3 < len(places)
             _multiply_two(
                 size == 2,
                 count,
@@ -124,8 +132,8 @@ def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores):
                 there,
                 places[panel + 1],
                 there + 4 * PANEL,
-                places[ahead],
-                places[ahead + 1],
+                places[panel + 2] if more else after,
+                places[panel + 3] if more else later,
             )
             panel += 2
         else:
@@ -134,25 +142,27 @@ def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores):
 
 
 @compiled()
-def _mix(scores, count, values, kv_head, tables, longest, out):
-    """Add to sums (address of float32 [count, value panels * PANEL]) all values, weighted."""
+def _mix(scores, count, values, kv_head, tables, longest, out, after):
+    """Add to sums (address of float32 [count, value panels * PANEL]) all values, weighted.
+
+    Args:
+        after: address that will be read next.
+    """
     size, panels, page_size = values.itemsize, values.shape[2], values.shape[3]
     panel_bytes = size * page_size * PANEL
-    head_bytes = panel_bytes * panels
-    page_bytes = head_bytes * values.shape[1]
-    first = values.ctypes.data + kv_head * head_bytes
     weights, apart = scores.ctypes.data, 4 * scores.shape[1]
     sums_apart = 4 * PANEL * panels
     for start in range(0, longest, page_size):
-        here = first + tables[start // page_size] * page_bytes
-        ahead = first + tables[min(start + page_size, longest - 1) // page_size] * page_bytes
+        here, ahead = _page(values, tables[start // page_size], kv_head), after
+        if start + page_size < longest:
+            ahead = _page(values, tables[start // page_size + 1], kv_head)
         seen = min(page_size, longest - start)
         own = weights + 4 * start
         panel = 0
         while panel < panels:
             place, sums = here + panel * panel_bytes, out + 4 * PANEL * panel
             if panel + 1 < panels and count <= FEW_ROWS:
-                after = ahead + panel * panel_bytes
+                then = ahead + panel * panel_bytes
                 _add_two(
                     size == 2,
                     count,
@@ -164,8 +174,8 @@ def _mix(scores, count, values, kv_head, tables, longest, out):
                     sums,
                     place + panel_bytes,
                     sums + 4 * PANEL,
-                    after,
-                    after + panel_bytes,
+                    then,
+                    then + panel_bytes,
                 )
                 panel += 2
             else:
@@ -188,6 +198,10 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
     copies = 0 if together else most
     asked = np.empty((copies, head_dim), np.float32)
     mixed = np.empty((copies, values.shape[2] * PANEL), np.float32)
+    last_page = (longest - 1) // values.shape[3]
+    first_values = _page(values, pages[0], kv_head)
+    second_values = _page(values, pages[min(1, last_page)], kv_head)
+    next_keys = _page(keys, pages[0], min(kv_head + 1, keys.shape[1] - 1))
     done = 0
     while done < lines:
         count = min(ROWS, lines - done)
@@ -205,12 +219,13 @@ def _attend_block(queries, keys, values, block, tables, kv_head, out):
                     asked[i, dim] = queries[row, head, dim]
                 for dim in range(mixed.shape[1]):
                     mixed[i, dim] = 0.0
-        _score(query, count, keys, kv_head, pages, head_dim, longest, scores)
+        after, later = first_values, second_values
+        _score(query, count, keys, kv_head, pages, head_dim, longest, scores, after, later)
         for i in range(count):
             for unseen in range(position + (done + i) // shared + 1, scores.shape[1]):
                 scores[i, unseen] = -np.inf
             softmax(scores.ctypes.data + 4 * scores.shape[1] * i, scores.shape[1])
-        _mix(scores, count, values, kv_head, pages, longest, mix)
+        _mix(scores, count, values, kv_head, pages, longest, mix, next_keys)
         if not together:
             for i in range(count):
                 row, head = first + (done + i) // shared, kv_head * shared + (done + i) % shared
@@ -264,11 +279,14 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
 
 @compiled(*_attend_signatures(int64[::1]))
 def attend_units(queries, keys, values, blocks, tables, out, counter):
-    """What one worker does of ``attend``: the heads of blocks that it claims (int64 [1])."""
+    """What one worker does of ``attend``: the blocks that it claims (int64 [1]), or the heads of
+    blocks where these are few."""
     kv_heads = keys.shape[1]
+    together = kv_heads if len(blocks) >= MANY_BLOCKS else 1
     unit = claim(counter.ctypes.data)
-    while unit < len(blocks) * kv_heads:
-        _attend_block(queries, keys, values, blocks[unit // kv_heads], tables, unit % kv_heads, out)
+    while unit * together < len(blocks) * kv_heads:
+        for i in range(unit * together, (unit + 1) * together):
+            _attend_block(queries, keys, values, blocks[i // kv_heads], tables, i % kv_heads, out)
         unit = claim(counter.ctypes.data)
 
 
