@@ -219,8 +219,8 @@ class Coalescer:
                 self._engine.prepare([item for _, item in plan.rows]), members, plan.load
             )
             for session, item in plan.rows:
-                self._shares.charge(session, len(item.tokens) or 1)
                 session.planned(item)
+                self._shares.charge(session.user, session.take_uncharged())
             self._flights.append(flight)
             flights.start_soon(flight.fly, self._engine, self._threads)
 
@@ -326,6 +326,7 @@ class Coalescer:
                 self._end_with(member.session, outcome.error)
                 continue
             own = member.session.committed(outcome.sampled, rows, outcome.guessed)
+            self._shares.charge(member.session.user, member.session.take_uncharged())
             self.stats.guessed(outcome.guessed, own)
             taken += own
             if member.session.ended:

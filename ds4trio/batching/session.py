@@ -101,7 +101,7 @@ class Session:
         reused: how many of ``evaluated`` came from the prefix cache when it was opened.
         reused_at_first: the same, of the prompt alone (it may be opened anew when preempted).
         was_preempted: its pages were taken at least once.
-        furthest: the most that ``evaluated`` has been.
+        charged: how many of its tokens, from the first, were charged for or came from the cache.
         suspect_until: a step failed that would have brought it to this length. It is stepped alone
             until it has got there.
         draft: guesses that a decode row of it may carry.
@@ -127,7 +127,7 @@ class Session:
     reused: int = 0
     reused_at_first: int = 0
     was_preempted: bool = False
-    furthest: int = 0
+    charged: int = 0
     suspect_until: int | None = None
     draft: int = 0
     guessing: Guessing | None = None
@@ -273,6 +273,7 @@ class Session:
         """The engine knows it now, and ``reused`` of its tokens were in the prefix cache."""
         self.opened_in_engine = True
         self.evaluated = self.reused = self._reach = reused
+        self.charged = max(self.charged, reused)
         if not self.times.steps:  # it may be preempted before its first step
             self.reused_at_first = reused
         self._update_state()
@@ -321,7 +322,6 @@ class Session:
             How many of the drawn tokens it took. Those after the end of the answer are dropped.
         """
         self.evaluated += self.in_flight.popleft().evaluated(len(sampled))
-        self.furthest = max(self.furthest, self.evaluated)
         if self.guessing is not None and sampled:
             self.guessing.learn(guessed, len(sampled) - 1)
             self.draft = self.guessing.draft
@@ -341,6 +341,13 @@ class Session:
                 break
         self._update_state()
         return taken
+
+    def take_uncharged(self) -> int:
+        """Tokens to charge for now: what is evaluated, or will be when the steps in flight have
+        succeeded and none of their guesses holds, less what was charged for before."""
+        certain = self.evaluated + sum(item.evaluated(0) for item in self.in_flight)
+        before, self.charged = self.charged, max(self.charged, certain)
+        return self.charged - before
 
     def rolled_back(self) -> None:
         """Its steps in flight do not count. The engine still has what was committed before."""
