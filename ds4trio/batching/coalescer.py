@@ -142,7 +142,7 @@ class Coalescer:
         self.check_capacity()
         times = SessionTimes(opened=trio.current_time())
         await self._slots.acquire(user)
-        session = Session(next(self._ids), sampling, self.info, self._ring, times, cache_salt, user)
+        session = Session(next(self._ids), self.info, sampling, self._ring, times, cache_salt, user)
         if self._speculate:
             session.guessing = Guessing()
             session.draft = session.guessing.draft

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ds4trio.batching.pace import Load, Pace
 from ds4trio.batching.schedule import Budget, plan_step
-from ds4trio.batching.session import Session, SessionTimes, SlotState
+from ds4trio.batching.session import Session, SessionTimes
 from ds4trio.batching.shares import QUANTUM, Shares
+from ds4trio.batching.slot_state import SlotState
 from ds4trio.engine.step import EngineInfo, SamplingParams
 
 INFO = EngineInfo(97, 1000, 4, 30, "nowhere", "none")
@@ -20,7 +21,7 @@ INFO = EngineInfo(97, 1000, 4, 30, "nowhere", "none")
 def session(
     number: int, *, tokens: int, evaluated: int = 0, last_step: float = 0.0, user: str = ""
 ) -> Session:
-    made = Session(number, SamplingParams(), INFO, lambda: None, SessionTimes(0.0), user=user)
+    made = Session(number, INFO, SamplingParams(), lambda: None, SessionTimes(0.0), user=user)
     made.times.last_step = last_step
     made.tokens = [1] * tokens
     made.evaluated = evaluated
