@@ -14,8 +14,7 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator
 
 import trio
 
@@ -23,21 +22,15 @@ from ds4trio.batching.failure import FailurePolicy, recover
 from ds4trio.batching.flight import Flight, Member
 from ds4trio.batching.guessing import Guessing
 from ds4trio.batching.pace import Pace
+from ds4trio.batching.roster import Roster
 from ds4trio.batching.schedule import Budget, Plan, plan_step
 from ds4trio.batching.session import Session, SessionTimes
 from ds4trio.batching.shares import Shares
 from ds4trio.batching.slots import Slots
 from ds4trio.batching.stats import BatchingStats
 from ds4trio.engine.interface import EngineLike
-from ds4trio.engine.step import EngineInfo, Evaluated, Ran, Refused, SamplingParams
-from ds4trio.errors import (
-    EngineDied,
-    EngineLost,
-    InternalError,
-    ServerBusy,
-    ServerStopping,
-    WireError,
-)
+from ds4trio.engine.step import EngineInfo, Ran, Refused, SamplingParams
+from ds4trio.errors import EngineLost, InternalError, ServerBusy, ServerStopping
 
 __all__ = ["Coalescer"]
 
@@ -84,7 +77,7 @@ class Coalescer:
         self._slots = Slots(max_sessions)
         self._shares = Shares()
         self._pace = Pace()
-        self._sessions: dict[int, Session] = {}
+        self._roster = Roster(engine, self.stats)
         self._stopped = False
         # What a session submits waits in the session; the channel only says "look again", so that
         # one place is enough and a ring that finds it taken has nothing to add.
@@ -99,7 +92,7 @@ class Coalescer:
     @property
     def sessions(self) -> int:
         """Slots taken."""
-        return len(self._sessions)
+        return len(self._roster.sessions)
 
     @property
     def waiting(self) -> int:
@@ -142,11 +135,11 @@ class Coalescer:
         self.check_capacity()
         times = SessionTimes(opened=trio.current_time())
         await self._slots.acquire(user)
-        session = Session(next(self._ids), sampling, self.info, self._ring, times, cache_salt, user)
+        session = Session(next(self._ids), self.info, sampling, self._ring, times, cache_salt, user)
         if self._speculate:
             session.guessing = Guessing()
             session.draft = session.guessing.draft
-        self._sessions[session.id] = session
+        self._roster.add(session)
         times.started = times.last_step = trio.current_time()
         try:
             if self._stopped:
@@ -154,7 +147,9 @@ class Coalescer:
             yield session
         finally:
             session.close()
-            self._reclaim(session)
+            self._roster.remove(session)
+            self._slots.release()
+            self._ring()  # one that gathers a batch must count the live sessions anew
 
     # -- the task
 
@@ -169,7 +164,7 @@ class Coalescer:
             task_status.started()
             try:
                 while True:
-                    if self._flights or self._runnable():
+                    if self._flights or self._roster.runnable:
                         self._take_off(flights, self._depth)
                     else:
                         await self._gather()
@@ -185,7 +180,7 @@ class Coalescer:
     def stop(self) -> None:
         """Take no more sessions, and end those that are open with ``ServerStopping``."""
         self._stopped = True
-        for session in self._sessions.values():
+        for session in self._roster.sessions:
             session.fail(ServerStopping("the server is stopping"))
 
     def _ring(self) -> None:
@@ -196,17 +191,15 @@ class Coalescer:
         """Wait until there is something to step, and the window has closed."""
         if self.stats.went_idle():
             _log.info("idle: %s", self.stats.summary())
-        while not self._runnable():
+        while not self._roster.runnable:
             await self._rung.receive()
             with trio.move_on_after(self._window):
-                while 0 < self._runnable() < self._live():
+                while self._some_but_not_all_submitted():
                     await self._rung.receive()
 
-    def _runnable(self) -> int:
-        return sum(session.runnable for session in self._sessions.values())
-
-    def _live(self) -> int:
-        return sum(session.live for session in self._sessions.values())
+    def _some_but_not_all_submitted(self) -> bool:
+        live = sum(session.live for session in self._roster.sessions)
+        return 0 < len(self._roster.runnable) < live
 
     def _take_off(self, flights: trio.Nursery, depth: int) -> None:
         """Plan, prepare and hand over steps until so many are in flight."""
@@ -215,28 +208,28 @@ class Coalescer:
             if not plan.rows:
                 return
             members = [Member(session, item, session.incarnation) for session, item in plan.rows]
-            flight = Flight(
-                self._engine.prepare([item for _, item in plan.rows]), members, plan.load
-            )
+            step = self._engine.prepare([item for _, item in plan.rows])
+            flight = Flight(step, members, plan.load)
             for session, item in plan.rows:
-                self._shares.charge(session, len(item.tokens) or 1)
                 session.planned(item)
+                self._shares.charge(session.user, session.take_uncharged())
             self._flights.append(flight)
             flights.start_soon(flight.fly, self._engine, self._threads)
 
     def _plan(self) -> Plan:
         """The next step. Without rows if there is nothing to do before the steps in flight land."""
-        suspect = self._oldest_suspect()
+        suspect = self._roster.suspect
         if suspect is not None and self._flights:
             return Plan()
         if suspect is None:
-            self._open_newcomers()
+            self._roster.open_newcomers()
         elif not suspect.opened_in_engine:
-            self._open_in_engine(suspect)
-        if not self._runnable() or (suspect is not None and suspect.ended):
+            self._roster.open(suspect)
+        runnable = self._roster.runnable
+        if not runnable or (suspect is not None and suspect.ended):
             return Plan()  # the engine refused those that there were
         plan = plan_step(
-            self._sessions.values(),
+            self._roster.sessions,
             self._engine.free_pages_without,
             self._budget,
             self._shares,
@@ -247,58 +240,13 @@ class Coalescer:
             return Plan()  # what they are about to get would be lost
         if not plan.rows and not self._flights:
             # This must not be; it costs one session and not everybody's engine.
-            oldest = suspect or min(
-                (session for session in self._sessions.values() if session.runnable),
-                key=lambda session: session.arrival,
-            )
+            oldest = suspect or runnable[0]
             _log.error("sessions wait and none of them can go on: %r is ended", oldest)
-            self._end_with(oldest, InternalError("the server could not go on with this request"))
+            error = InternalError("the server could not go on with this request")
+            self._roster.end_with(oldest, error)
         for session in plan.preempted:
-            self._engine.close(session.id)
-            session.preempted()
-            self.stats.preemptions += 1
+            self._roster.preempt(session)
         return plan
-
-    def _oldest_suspect(self) -> Session | None:
-        """Of those that must go by themselves until they are beyond the place of a failure."""
-        return min(
-            (s for s in self._sessions.values() if s.suspect_until is not None and s.runnable),
-            key=lambda session: session.arrival,
-            default=None,
-        )
-
-    def _open_newcomers(self) -> None:
-        """Open the runnable sessions, so that they hold what is cached of their beginnings.
-
-        One that was preempted waits until there is room for all of it, lest it give its pages up
-        again at once; the oldest never waits.
-        """
-        waiting = sorted(
-            (session for session in self._sessions.values() if session.runnable),
-            key=lambda session: session.arrival,
-        )
-        oldest_stands = False
-        for session in waiting:
-            if session.opened_in_engine:
-                oldest_stands = True
-                continue
-            needed = self.info.pages_for(len(session.tokens) + 1) + len(waiting)
-            if not session.was_preempted or not oldest_stands or needed <= self._engine.free_pages:
-                self._open_in_engine(session)
-                oldest_stands = oldest_stands or session.opened_in_engine
-            else:
-                break  # those behind it would take the room that it waits for
-
-    def _open_in_engine(self, session: Session) -> None:
-        """Make the session known to the engine; one that it refuses ends alone."""
-        try:
-            self._engine.open(session.id, session.sampling, cache_salt=session.cache_salt)
-        except WireError as error:
-            session.fail(error)
-            return
-        session.opened(self._engine.reuse(session.id, session.tokens))
-        if not session.was_preempted:
-            self.stats.cached_tokens += session.reused
 
     async def _land(self) -> None:
         """Wait for the oldest step in flight, and hand out what it brings."""
@@ -306,14 +254,24 @@ class Coalescer:
         flight = self._flights.popleft()
         if flight.ran is not None:
             self._hand_out(flight, flight.ran)
-            return
-        assert flight.error is not None
+        elif flight.error is not None:
+            await self._undo(flight, flight.error)
+
+    async def _undo(self, flight: Flight, error: Exception) -> None:
+        """Nothing of a failed step counts, nor of those prepared after it: they are void."""
         self._engine.abandon(flight.step)
         void = list(self._flights)
         for later in void:
             await later.landed.wait()
         self._flights.clear()
-        self._step_failed(flight, flight.error, void)
+        _log.error("a step of %d sessions failed", len(flight.members), exc_info=error)
+        self.stats.failed_steps += 1
+        for later in void:
+            self._engine.abandon(later.step)
+        members = [member.session for member in flight.members if member.stays]
+        self._roster.undo(members, error, self._on_failure)
+        if isinstance(error, EngineLost):
+            raise error
 
     def _hand_out(self, flight: Flight, ran: Ran) -> None:
         result = self._engine.commit(flight.step, ran)
@@ -323,61 +281,18 @@ class Coalescer:
         rows, taken = len(wanted), 0
         for member, outcome in wanted:
             if isinstance(outcome, Refused):
-                self._end_with(member.session, outcome.error)
+                self._roster.end_with(member.session, outcome.error)
                 continue
             own = member.session.committed(outcome.sampled, rows, outcome.guessed)
+            self._shares.charge(member.session.user, member.session.take_uncharged())
             self.stats.guessed(outcome.guessed, own)
             taken += own
             if member.session.ended:
-                self._close_in_engine(member.session)
+                self._roster.close(member.session)
         self.stats.stepped(
             rows=rows,
             prefilled=sum(len(member.item.tokens) for member, _ in wanted),
             sampled=taken,
             seconds=result.seconds,
         )
-        unused = sum(
-            member.item.draft - outcome.guessed
-            for member, outcome in zip(flight.members, result.outcomes, strict=True)
-            if isinstance(outcome, Evaluated)
-        )
-        load = replace(flight.load, decoding=flight.load.decoding - unused)
-        self._pace.measured(load, result.seconds)
-
-    def _step_failed(self, failed: Flight, error: Exception, void: Sequence[Flight]) -> None:
-        """Nothing of the failed step counts, nor of those prepared after it: they are void."""
-        _log.error("a step of %d sessions failed", len(failed.members), exc_info=error)
-        self.stats.failed_steps += 1
-        for later in void:
-            self._engine.abandon(later.step)
-        members = [member.session for member in failed.members if member.stays]
-        for session in members:
-            self._engine.close(session.id)
-        self._on_failure(members, error)
-        self.stats.retries += sum(not session.ended for session in members)
-        for session in members:
-            session.forgotten()
-        bystanders = [session for session in self._sessions.values() if session.opened_in_engine]
-        for session in bystanders:
-            if isinstance(error, EngineDied | EngineLost):
-                self._engine.close(session.id)
-                session.preempted()
-            else:
-                session.rolled_back()
-        if isinstance(error, EngineLost):
-            raise error
-
-    def _end_with(self, session: Session, error: WireError) -> None:
-        session.fail(error)
-        self._close_in_engine(session)
-
-    def _close_in_engine(self, session: Session) -> None:
-        if session.opened_in_engine:
-            self._engine.close(session.id)
-            session.forgotten()
-
-    def _reclaim(self, session: Session) -> None:
-        self._close_in_engine(session)
-        del self._sessions[session.id]
-        self._slots.release()
-        self._ring()  # one that gathers a batch must count the live sessions anew
+        self._pace.measured(flight.load_when_run(result), result.seconds)

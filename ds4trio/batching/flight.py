@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from ds4trio.batching.pace import Load
 from ds4trio.batching.session import Session
 from ds4trio.engine.interface import EngineLike
-from ds4trio.engine.step import Ran, Step, StepItem
+from ds4trio.engine.step import Evaluated, Ran, Step, StepItem, StepResult
 
 __all__ = ["Flight", "Member"]
 
@@ -34,7 +34,7 @@ class Flight:
     """A step that was prepared.
 
     Attributes:
-        load: what its seconds are to be compared by.
+        load: what it will cost if every guess that it has room for is found.
         landed: set when ``ran`` or ``error`` is there.
     """
 
@@ -44,6 +44,15 @@ class Flight:
     landed: trio.Event = field(default_factory=trio.Event)
     ran: Ran | None = None
     error: Exception | None = None
+
+    def load_when_run(self, result: StepResult) -> Load:
+        """What its seconds are to be compared by: room for guesses that were not found is free."""
+        unused = sum(
+            member.item.draft - outcome.guessed
+            for member, outcome in zip(self.members, result.outcomes, strict=True)
+            if isinstance(outcome, Evaluated)
+        )
+        return replace(self.load, decoding=self.load.decoding - unused)
 
     async def fly(self, engine: EngineLike, limiter: trio.CapacityLimiter) -> None:
         """Run the step, whatever happens meanwhile: the engine counts on it."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ds4trio.batching.pace import SHORT, Allowance, Load, Pace, Waiting
-from ds4trio.batching.session import Session, SlotState
+from ds4trio.batching.session import Session
 from ds4trio.batching.shares import Shares, Turns
+from ds4trio.batching.slot_state import SlotState
 from ds4trio.engine.step import StepItem
 
 __all__ = ["Budget", "Plan", "plan_step"]

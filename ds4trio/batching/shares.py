@@ -2,7 +2,13 @@
 
 Virtual-time fair queueing over evaluated tokens, after the Virtual Token Counter of "Fairness in
 Serving Large Language Models" (arXiv:2401.00588). A counter for each user grows by the tokens
-evaluated for it, drawn ones included. Three things differ from that paper:
+evaluated for it, drawn ones included. It pays for each token of a text once, whatever that took:
+
+- A guess that holds is a token of the text like any other, although it needed no step of its own.
+- Guesses that do not hold, and tokens that are evaluated anew after preemption or a failed step,
+  are charged to nobody: they were the server's idea or its misfortune.
+
+Three things differ from that paper:
 
 - Whoever begins to wait is lifted to the *level*, the service that each waiting user has had in
   mean (virtual time as in generalized processor sharing), and not to the least counter. Idling
@@ -12,8 +18,6 @@ evaluated for it, drawn ones included. Three things differ from that paper:
   first. Prompts that come together are then finished one after another; switching at each chunk
   would finish all of them late and help nobody.
 - When nobody waits, all debts are forgotten: nothing was taken from anyone.
-
-Tokens that are evaluated anew after preemption are not charged again.
 """
 
 from __future__ import annotations
@@ -56,15 +60,13 @@ class Shares:
             self._had[user] = max(self.had(user), self._level)
         self._waiting = waiting
 
-    def charge(self, session: Session, count: int) -> None:
-        """Put ``count`` tokens, the next ones of this session, on its user's counter."""
-        done = session.scheduled
-        new = done + count - max(done, session.furthest)
-        if new <= 0 or not self._waiting:
+    def charge(self, user: str, count: int) -> None:
+        """Put ``count`` tokens (``Session.take_uncharged``) on the user's counter."""
+        if not count or not self._waiting:
             return
-        self._had[session.user] = self.had(session.user) + new
-        if session.user in self._waiting:
-            self._level += new / len(self._waiting)
+        self._had[user] = self.had(user) + count
+        if user in self._waiting:
+            self._level += count / len(self._waiting)
 
 
 class Turns:

@@ -6,10 +6,10 @@ succeeded, so that it can be handed to the runner while they still run.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from ds4trio.engine.account import Account
 from ds4trio.engine.interface import RunnerLike
 from ds4trio.engine.pages import PagePool
 from ds4trio.engine.prefix_cache import PrefixCache
@@ -27,7 +27,6 @@ from ds4trio.engine.step import (
     StepResult,
 )
 from ds4trio.errors import (
-    ContextLengthExceeded,
     EngineMisuse,
     InternalError,
     ServerBusy,
@@ -38,35 +37,12 @@ from ds4trio.errors import (
 __all__ = ["Ledger"]
 
 
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    """One sequence, as far as it is committed, and what steps in flight will add.
-
-    Attributes:
-        sampling: how it draws.
-        root: digest that its beginnings are named from.
-        tokens: ids of the positions that are committed.
-        pending: the token drawn last, not yet evaluated; None where there is none.
-        digests: names of its full pages, in order.
-        end: its length when the steps in flight have succeeded, and every guess in them.
-        draws: there will be a pending token then.
-    """
-
-    sampling: SamplingParams
-    root: bytes
-    tokens: array[int] = field(default_factory=lambda: array("q"))
-    pending: int | None = None
-    digests: list[bytes] = field(default_factory=list)
-    end: int = 0
-    draws: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An accepted item, the sequence it was accepted for, and how many pages that got for it."""
+    """An accepted item, the account it was accepted for, and how many pages that got for it."""
 
     item: StepItem
-    state: _Sequence
+    account: Account
     pages: int
 
 
@@ -84,7 +60,7 @@ class Ledger:
         self._prefixes = PrefixCache(self.info.page_size)
         self._pool = PagePool(self.info.total_pages, self._prefixes.forget)
         self._prefix_cache = prefix_cache
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, Account] = {}
         self._prepared = 0
         self._in_flight: dict[int, list[_Work]] = {}  # by the numbers of their commands
         # What the runner has not been told yet.
@@ -126,7 +102,7 @@ class Ledger:
                     param="logit_bias",
                 )
         self._pool.open(sequence)
-        self._sequences[sequence] = _Sequence(sampling, PrefixCache.root(cache_salt))
+        self._sequences[sequence] = Account(sampling, PrefixCache.root(cache_salt))
         self._opened[sequence] = None
 
     def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
@@ -140,14 +116,13 @@ class Ledger:
         Returns:
             How many of the first tokens count as evaluated now, a multiple of the page size.
         """
-        state = self._sequences[sequence]
-        if state.end or not self._prefix_cache:
+        account = self._sequences[sequence]
+        if account.end or not self._prefix_cache:
             return 0
-        pages, state.digests = self._prefixes.find(state.root, tokens[:-1])
+        pages, digests = self._prefixes.find(account.root, tokens[:-1])
         self._pool.share(sequence, pages)
-        state.tokens.extend(tokens[: len(pages) * self.info.page_size])
-        state.end = len(state.tokens)
-        return state.end
+        account.cached(tokens[: len(pages) * self.info.page_size], digests)
+        return account.end
 
     def close(self, sequence: int) -> None:
         """Forget a sequence and free its pages. Raises EngineMisuse when it is unknown.
@@ -187,13 +162,12 @@ class Ledger:
             if error is not None:
                 refused[place] = Refused(item.sequence, error)
                 continue
-            state = self._sequences[item.sequence]
             missing = self._pages_missing(item)
             self._pool.grow(item.sequence, missing)
             table = self._pool.table(item.sequence)
             new = tuple(table[len(table) - missing :])
             rows.append(Row(item.sequence, item.tokens, new, item.sample, item.draft))
-            work.append(_Work(item, state, missing))
+            work.append(_Work(item, self._sequences[item.sequence], missing))
         command = Command(
             number=self._prepared,
             reset=self._reset,
@@ -202,8 +176,7 @@ class Ledger:
             rows=tuple(rows),
         )
         for accepted in work:
-            accepted.state.end += accepted.item.most
-            accepted.state.draws = accepted.item.sample
+            accepted.account.planned(accepted.item)
         step = Step(tuple(items), refused, command)
         self._in_flight[command.number] = work
         self._prepared += 1
@@ -227,19 +200,11 @@ class Ledger:
         accepted: dict[int, Evaluated] = {}
         guesses = ran.guessed or (0,) * len(work)
         for done, sampled, guessed in zip(work, ran.sampled, guesses, strict=True):
-            state, item = done.state, done.item
+            account, item = done.account, done.item
             accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed)
-            if self._sequences.get(item.sequence) is not state:
-                continue
-            if item.tokens:
-                state.tokens.extend(item.tokens)
-            else:
-                assert state.pending is not None
-                state.tokens.append(state.pending)
-            state.tokens.extend(token.token for token in sampled[:-1])
-            state.pending = sampled[-1].token if sampled else None
-            state.end -= item.most - item.evaluated(len(sampled))  # guesses that did not hold
-            self._name_pages(item.sequence, state)
+            if self._sequences.get(item.sequence) is account:
+                account.committed(item, sampled)
+                self._share_full_pages(item.sequence, account)
         return StepResult(
             outcomes=tuple(
                 step.refused[place] if place in step.refused else accepted[item.sequence]
@@ -256,11 +221,10 @@ class Ledger:
         """
         self._runner.leave_out(step.command.number)
         for undone in self._in_flight.pop(step.command.number):
-            state, item = undone.state, undone.item
-            if self._sequences.get(item.sequence) is state:
-                self._pool.shrink(item.sequence, undone.pages)
-                state.end = len(state.tokens)
-                state.draws = state.pending is not None
+            account, sequence = undone.account, undone.item.sequence
+            if self._sequences.get(sequence) is account:
+                self._pool.shrink(sequence, undone.pages)
+                account.rolled_back()
         # Whatever went wrong may have touched pages that others would share.
         self._prefixes.clear()
         self._pool.keep_nothing()
@@ -290,45 +254,29 @@ class Ledger:
         return self.commit(step, ran)
 
     def _opening(self, sequence: int) -> Opening:
-        state, pages = self._sequences[sequence], tuple(self._pool.table(sequence))
-        return Opening(sequence, state.sampling, state.tokens[:], pages, state.pending)
+        account, pages = self._sequences[sequence], tuple(self._pool.table(sequence))
+        return Opening(sequence, account.sampling, account.tokens[:], pages, account.pending)
 
-    def _name_pages(self, sequence: int, state: _Sequence) -> None:
+    def _share_full_pages(self, sequence: int, account: Account) -> None:
         """Let others find the pages that have become full."""
         if not self._prefix_cache:
             return
-        size = self.info.page_size
         table = self._pool.table(sequence)
-        for number in range(len(state.digests), len(state.tokens) // size):
-            before = state.digests[-1] if state.digests else state.root
-            page_tokens = state.tokens[number * size : (number + 1) * size]
-            state.digests.append(PrefixCache.extend(before, page_tokens))
-            if self._prefixes.remember(state.digests[-1], table[number]):
+        for number, digest in account.name_full_pages(self.info.page_size):
+            if self._prefixes.remember(digest, table[number]):
                 self._pool.keep(table[number])
 
     def _examine(self, item: StepItem, seen: Collection[int]) -> WireError | None:
         """The checks of one item: what is wrong with it."""
-        state = self._sequences.get(item.sequence)
-        if state is None:
+        account = self._sequences.get(item.sequence)
+        if account is None:
             return InternalError(f"sequence {item.sequence} is not open in this engine")
         if item.sequence in seen:
             return InternalError(f"sequence {item.sequence} is twice in one batch")
-        if not item.tokens and not state.draws:
-            return InternalError(f"sequence {item.sequence} has no token to evaluate")
-        vocabulary = self.info.vocab_size
-        for token in item.tokens:
-            if not 0 <= token < vocabulary:
-                return TokenOutOfVocabulary(
-                    f"token {token} is not in the vocabulary of {vocabulary}"
-                )
-        end = state.end + item.most
-        if end > self.info.longest_sequence:
-            return ContextLengthExceeded(
-                f"{end} tokens do not fit: a sequence can hold {self.info.longest_sequence}"
-            )
-        if self._pages_missing(item) > self._pool.free:
-            return ServerBusy("the KV cache is full", retry_after=1)
-        return None
+        error = account.fault(item, self.info)
+        if error is None and self._pages_missing(item) > self._pool.free:
+            error = ServerBusy("the KV cache is full", retry_after=1)
+        return error
 
     def _pages_missing(self, item: StepItem) -> int:
         """Pages that a sequence needs for an item beyond those it has."""

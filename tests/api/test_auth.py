@@ -256,7 +256,7 @@ async def users(api: Api, *requests: tuple[str | None, str | None]) -> list[str]
         async with api.socket(headers, protocols) as socket:
             await socket.create()
             await socket.until_type("response.output_text.delta")
-            (session,) = api.coalescer._sessions.values()
+            (session,) = api.coalescer._roster.sessions
             seen.append(session.user)
         await api.at_rest()
     return seen

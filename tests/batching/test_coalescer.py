@@ -13,7 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.failure import FailurePolicy, fail_all, recover
 from ds4trio.batching.schedule import Budget
-from ds4trio.batching.session import MAX_UNREAD, Session, SlotState
+from ds4trio.batching.session import MAX_UNREAD, Session
+from ds4trio.batching.slot_state import SlotState
 from ds4trio.engine.step import Opening, Ran, SamplingParams, Step, StepItem
 from ds4trio.errors import (
     BatchFailed,

@@ -18,9 +18,10 @@ import torch
 from ds4trio.batching.schedule import Budget
 from ds4trio.cli.load.raw import Broken, Ready
 from ds4trio.cli.load.replay import Order, Replayer
-from ds4trio.engine.engine import Engine
+from ds4trio.engine.ledger import Ledger
+from ds4trio.engine.spec import RunnerSpec
+from ds4trio.engine.turns import InTurn
 from ds4trio.errors import Ds4TrioError
-from ds4trio.models.load import load_model
 from ds4trio.models.resolve import resolve
 from ds4trio.settings import Settings
 
@@ -41,18 +42,9 @@ def main() -> None:
 
 def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     settings = msgspec.json.decode(questions.readline(), type=Settings)
-    model = load_model(resolve(settings.model))
-    engine = Engine(
-        model.config,
-        model.weights,
-        device=settings.device,
-        dtype=settings.dtype,
-        context_length=settings.ctx or None,
-        kv_memory=settings.kv_memory_bytes,
-        page_size=settings.page_size,
-        threads=settings.threads or None,
-        prefix_cache=settings.prefix_cache,
-    )
+    source = resolve(settings.model)
+    runner = RunnerSpec.of(settings, source).load()
+    engine = Ledger(InTurn(runner), prefix_cache=settings.prefix_cache)
     budget = Budget(
         step_tokens=settings.step_tokens,
         prefill_chunk=settings.prefill_chunk,
@@ -60,7 +52,7 @@ def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     )
     replay = Replayer(engine, budget)
     info, threads = engine.info, torch.get_num_threads()
-    _answer(answers, Ready(model.name, info.dtype, info.device, threads))
+    _answer(answers, Ready(source.name, info.dtype, info.device, threads))
     for line in questions:
         _answer(answers, replay(msgspec.json.decode(line, type=Order)))
 

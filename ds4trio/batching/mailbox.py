@@ -1,0 +1,90 @@
+"""What has come for a session and was not read yet.
+
+The coalescer puts tokens in without waiting; the request's task takes all that have piled up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import trio
+
+from ds4trio.engine.step import SampledToken
+from ds4trio.errors import WireError
+
+__all__ = ["Delivery", "EndReason", "Mailbox"]
+
+EndReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Everything that has come since the last delivery.
+
+    Attributes:
+        tokens: in order; empty only with ``end``.
+        rows: how many sessions shared the step of the last token.
+        end: why no more will come, or None.
+    """
+
+    tokens: list[SampledToken]
+    rows: int
+    end: EndReason | None
+
+
+class Mailbox:
+    """Tokens, and at last why no more will come. Who fills it sees to it that it stays small.
+
+    Attributes:
+        end: why no more will come, once that is so.
+        error: or what went wrong.
+    """
+
+    def __init__(self) -> None:
+        self.end: EndReason | None = None
+        self.error: WireError | None = None
+        self._tokens: list[SampledToken] = []
+        self._rows = 0
+        self._wake = trio.Event()
+
+    def __len__(self) -> int:
+        """Tokens that wait to be read."""
+        return len(self._tokens)
+
+    def put(self, token: SampledToken, rows: int) -> None:
+        """A token, drawn in a step of so many rows."""
+        self._tokens.append(token)
+        self._rows = rows
+        self._wake.set()
+
+    def close(self, end: EndReason, rows: int) -> None:
+        """No more will come; the last token, put in or not, was drawn in a step of so many rows."""
+        self.end = end
+        self._rows = rows
+        self._wake.set()
+
+    def reopen(self) -> None:
+        """More will come after all."""
+        self.end = None
+
+    def fail(self, error: WireError) -> None:
+        """No more will come, and this is why. Tokens that came before can still be taken."""
+        self.error = error
+        self._wake.set()
+
+    async def take(self) -> Delivery:
+        """Wait until there is something, then take all of it.
+
+        Raises:
+            WireError: it has failed, and was read to its end.
+        """
+        while not self._tokens and self.end is None and self.error is None:
+            self._wake = trio.Event()
+            await self._wake.wait()
+        await trio.lowlevel.checkpoint()
+        if self.error is not None and not self._tokens:
+            raise self.error
+        delivery = Delivery(self._tokens, self._rows, self.end)
+        self._tokens = []
+        return delivery
