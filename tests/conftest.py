@@ -38,8 +38,14 @@ def default_model() -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``ds4trio serve`` in a process of its own, with a tiny model that never ends by itself."""
-    model = make_tiny_model(tmp_path_factory.mktemp("models") / "talkative", scale=0.5, ends=False)
+    """``ds4trio serve`` in a process of its own, with a tiny model that never ends by itself, at
+    more than a thousand tokens a second: a chat of a few answers, cut short, fits its context."""
+    model = make_tiny_model(
+        tmp_path_factory.mktemp("models") / "talkative",
+        scale=0.5,
+        ends=False,
+        max_position_embeddings=16384,
+    )
     with started(f"exec {sys.executable} -m ds4trio serve --model {model}") as (_, address):
         wait_until_ready(address)
         yield address
