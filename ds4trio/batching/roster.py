@@ -62,12 +62,18 @@ class Roster:
         except WireError as error:
             session.fail(error)
             return
-        session.opened(self._engine.reuse(session.id, session.tokens))
-        if not session.was_preempted:
-            self._stats.cached_tokens += session.reused
+        session.opened(self._reuse(session))
+
+    def _reuse(self, session: Session) -> int:
+        before = session.reused
+        count = self._engine.reuse(session.id, session.tokens)
+        if count > before and not session.was_preempted:
+            self._stats.cached_tokens += count - before
+        return count
 
     def open_newcomers(self) -> None:
-        """Open the runnable sessions, so that they hold what is cached of their beginnings.
+        """Open the runnable sessions, so that they hold what is cached of their beginnings. Those
+        that wait look again: who came before them may have evaluated the same.
 
         One that was preempted waits until there is room for all of it, lest it give its pages up
         again at once; the oldest never waits.
@@ -77,6 +83,8 @@ class Roster:
         for session in waiting:
             if session.opened_in_engine:
                 oldest_stands = True
+                if not session.begun and (reused := self._reuse(session)) > session.reused:
+                    session.opened(reused)
                 continue
             needed = self._engine.info.pages_for(len(session.tokens) + 1) + len(waiting)
             if not session.was_preempted or not oldest_stands or needed <= self._engine.free_pages:

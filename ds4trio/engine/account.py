@@ -57,8 +57,8 @@ class Account:
         return None
 
     def cached(self, tokens: Sequence[int], digests: list[bytes]) -> None:
-        """It begins with these tokens, whose pages were in the prefix cache under these names."""
-        self.digests = digests
+        """It goes on with these tokens, whose pages were in the prefix cache under these names."""
+        self.digests.extend(digests)
         self.tokens.extend(tokens)
         self.end = len(self.tokens)
 

@@ -53,7 +53,8 @@ class EngineLike(Protocol):
         ...
 
     def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Take over what is cached of a beginning, for a sequence that is still empty.
+        """Take over what is cached of a beginning, or more of it, for a sequence that has evaluated
+        nothing itself.
 
         Returns:
             How many of the first tokens count as evaluated now; never all of them.

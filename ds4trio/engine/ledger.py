@@ -106,22 +106,30 @@ class Ledger:
         self._opened[sequence] = None
 
     def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Take over what is cached of a beginning, for a sequence that has evaluated nothing.
+        """Take over what is cached of a beginning. It may be asked for again while the sequence
+        waits to be evaluated: others may have put more into the cache.
 
         Args:
-            sequence: open and empty.
-            tokens: what it will evaluate. The last one is always left to do, since its logits are
-                wanted.
+            sequence: open, with nothing evaluated but what came from the cache.
+            tokens: what it will have evaluated, from the first. The last one is always left to do,
+                since its logits are wanted.
 
         Returns:
-            How many of the first tokens count as evaluated now, a multiple of the page size.
+            How many of the first tokens count as evaluated now, a multiple of the page size; 0 for
+            a sequence that has evaluated something itself.
         """
-        account = self._sequences[sequence]
-        if account.end or not self._prefix_cache:
+        account, size = self._sequences[sequence], self.info.page_size
+        own = len(account.digests) * size
+        if not self._prefix_cache or account.end != own or len(account.tokens) != own:
             return 0
-        pages, digests = self._prefixes.find(account.root, tokens[:-1])
-        self._pool.share(sequence, pages)
-        account.cached(tokens[: len(pages) * self.info.page_size], digests)
+        root = account.digests[-1] if account.digests else account.root
+        pages, digests = self._prefixes.find(root, tokens[own:-1])
+        if pages:
+            self._pool.share(sequence, pages)
+            account.cached(tokens[own : own + len(pages) * size], digests)
+            if sequence not in self._opened:  # the runner knows it as it was
+                self._closed.append(sequence)
+                self._opened[sequence] = None
         return account.end
 
     def close(self, sequence: int) -> None:

@@ -710,6 +710,21 @@ async def test_cached_tokens_are_those_that_were_not_evaluated() -> None:
             assert session.reused_at_first == 0
 
 
+async def test_of_many_with_the_same_beginning_those_that_waited_evaluate_only_the_rest() -> None:
+    engine = FakeEngine(pages=400, page_size=4)
+    prompts = [[1] * 40 + [number] for number in range(12)]
+    answers: list[list[int]] = [[] for _ in prompts]
+    budget = Budget(step_tokens=100, prefill_chunk=100, sessions=64)
+    async with running(engine, budget=budget) as coalescer:
+        async with trio.open_nursery() as nursery:
+            for prompt, into in zip(prompts, answers, strict=True):
+                nursery.start_soon(answer, coalescer, prompt, 3, into)
+        assert answers == [expected(prompt, 3) for prompt in prompts]
+        # Two steps of 100 tokens are on their way before the first has shown anything.
+        assert coalescer.stats.cached_tokens >= 6 * 40
+        await assert_everything_returned(coalescer, engine)
+
+
 @pytest.mark.parametrize("sessions", [8, 1])
 async def test_guesses_that_did_not_hold_cost_nobody_the_last_pages(sessions: int) -> None:
     """Each prompt alone, until the pool is full: pages taken for guesses are still its own."""

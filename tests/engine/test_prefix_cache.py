@@ -77,6 +77,30 @@ def test_other_salts_and_other_beginnings_find_nothing(pair: Pair) -> None:
     assert say(engine, PROMPT, 2, salt="one")[0] == 64
 
 
+def test_one_that_waits_finds_what_came_into_the_cache_meanwhile(pair: Pair) -> None:
+    engine = make_engine(pair)
+    for sequence in (1, 2):
+        engine.open(sequence, GREEDY)
+        assert engine.reuse(sequence, PROMPT) == 0
+    engine.eval_batch([StepItem(1, tuple(PROMPT[:40]))])  # the runner has been told of both
+    assert engine.reuse(2, PROMPT) == 32
+    engine.eval_batch([StepItem(1, tuple(PROMPT[40:]))])
+    assert engine.reuse(2, PROMPT) == 64
+    assert engine.reuse(2, PROMPT) == 64
+    step = engine.prepare([StepItem(2, tuple(PROMPT[64:]))])
+    assert engine.reuse(2, [*PROMPT, *PROMPT]) == 0  # it has begun
+    engine.commit(step, engine.run(step))
+    tokens: list[int] = []
+    for _ in range(19):
+        (outcome,) = engine.eval_batch([StepItem(2)]).outcomes
+        assert isinstance(outcome, Evaluated)
+        tokens.extend(sampled.token for sampled in outcome.sampled)
+    assert tokens == say(make_engine(pair, prefix_cache=False), PROMPT, 20)[1][1:]
+    engine.close(1)
+    engine.close(2)
+    assert engine.free_pages == engine.info.total_pages
+
+
 def test_two_share_pages_at_the_same_time_and_part_ways(pair: Pair) -> None:
     engine = make_engine(pair)
     say(engine, PROMPT, 1)
