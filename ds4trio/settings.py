@@ -43,6 +43,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         Meta(description="number format of weights and products"),
     ] = "auto"
+    batch_invariant: Annotated[
+        bool,
+        Meta(
+            description="same tokens and logprobs in any company, in every dtype and on any device"
+        ),
+    ] = False
     threads: Annotated[
         int, Meta(ge=0, le=1024, description="CPU threads of the engine; 0 lets torch choose")
     ] = 0

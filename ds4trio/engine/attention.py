@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ds4trio.engine.attention_parts import Chunk, LoneRow, Part, RowsGathered, Span
+from ds4trio.engine.attention_parts import Chunk, LoneRow, Part, RowsApart, RowsGathered, Span
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.linear import activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
@@ -71,14 +71,24 @@ class Attention(Protocol):
         ...
 
 
-def cache_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """In which keys and values are kept: as they come, and with int8 in float16 where the processor
-    converts it. int8's own rounding is far above what that changes."""
-    if dtype == "int8" and is_native(dtype, device):
+def cache_dtype(dtype: str, device: torch.device, *, batch_invariant: bool = False) -> torch.dtype:
+    """In which keys and values are kept: as they come; by a CPU's own kernels in float32, but with
+    int8 and float16 in float16 where the processor converts it. int8's own rounding is far above
+    what that changes."""
+    if not _on_own_kernels(dtype, device, batch_invariant):
+        return activation_dtype(dtype)
+    if dtype in ("int8", "float16"):
         from ds4trio.engine.native.vector import HALVES
 
         return torch.float16 if HALVES else torch.float32
-    return activation_dtype(dtype)
+    return torch.float32
+
+
+def _on_own_kernels(dtype: str, device: torch.device, batch_invariant: bool) -> bool:
+    if is_native(dtype, device):
+        return True
+    # What torch has over many rows does not keep their bits, and one row at a time is far slower.
+    return batch_invariant and device.type == "cpu" and not has_kernels(device)
 
 
 def make_attention(
@@ -89,6 +99,7 @@ def make_attention(
     page_size: int,
     dtype: str,
     device: torch.device,
+    batch_invariant: bool = False,
 ) -> Attention:
     """The kind of attention that suits the device.
 
@@ -99,16 +110,21 @@ def make_attention(
         page_size: positions in each.
         dtype: of the products, as ``make_linear`` has them.
         device: where everything is computed.
+        batch_invariant: a row has the same bits in any company, also where that costs time.
     """
-    kind = cache_dtype(dtype, device)
-    if is_native(dtype, device):
+    kind = cache_dtype(dtype, device, batch_invariant=batch_invariant)
+    if _on_own_kernels(dtype, device, batch_invariant):
         from ds4trio.engine.native.paged import NativeAttention
 
         return NativeAttention(
             config, context_length=context_length, pages=pages, page_size=page_size, dtype=kind
         )
     cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
-    return PagedAttention(cache, Rotary(config, context_length, device), config.heads)
+    # Products of complex numbers may be rounded in another way at the end of a vector.
+    turning = Rotary(
+        config, context_length, device, complex_numbers=False if batch_invariant else None
+    )
+    return PagedAttention(cache, turning, config.heads, batch_invariant=batch_invariant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +152,27 @@ class PagedAttention:
         rotary: the rotations of positions.
         heads: query heads, a multiple of the cache's key/value heads.
         paged: use the kernels of ``paged.py``; None where the device has them.
+        batch_invariant: attend every row by itself, in the same way in every step.
 
     Attributes:
-        cache, paged: what it was made with.
+        cache, paged, batch_invariant: what it was made with.
     """
 
     def __init__(
-        self, cache: KVCache, rotary: Rotary, heads: int, *, paged: bool | None = None
+        self,
+        cache: KVCache,
+        rotary: Rotary,
+        heads: int,
+        *,
+        paged: bool | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         self.cache = cache
         self._rotary = rotary
         self._heads = heads
         self._device = cache.keys.device
         self.paged = has_kernels(self._device) if paged is None else paged
+        self.batch_invariant = batch_invariant
 
     @staticmethod
     def order(spans: Sequence[Span]) -> list[int]:
@@ -205,7 +229,16 @@ class PagedAttention:
 
     def _cut(self, spans: Sequence[Span]) -> Iterator[Part]:
         if self.paged:
-            yield from paged_parts(spans, self.cache, self._heads, row_by_row=ROW_BY_ROW)
+            yield from paged_parts(
+                spans,
+                self.cache,
+                self._heads,
+                row_by_row=None if self.batch_invariant else ROW_BY_ROW,
+            )
+            return
+        if self.batch_invariant:
+            every = [(s.pages, end) for s in spans for end in range(s.start + 1, s.end + 1)]
+            yield RowsApart(slice(0, len(every)), every, self.cache)
             return
         row = 0
         for short, run in itertools.groupby(spans, lambda span: span.count <= ROW_BY_ROW):

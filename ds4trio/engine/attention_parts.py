@@ -15,11 +15,15 @@ from torch.nn import functional
 
 from ds4trio.engine.kv_cache import KVCache
 
-__all__ = ["Chunk", "Part", "RowsGathered", "Span"]
+__all__ = ["Chunk", "Part", "RowsApart", "RowsGathered", "Span"]
 
 SOFTMAX_LANES = 16
 """From this width on, torch's softmax of a row has the same bits whether the row ends there or is
 continued with minus infinity (checked for AVX2 and AVX-512)."""
+
+
+APART = 256
+"""Positions that ``RowsApart`` looks at together, at least a page."""
 
 
 LoneRow = tuple[Sequence[int], int]
@@ -131,6 +135,72 @@ class RowsGathered:
         probabilities = scores.softmax(-1).to(queries.dtype)
         mixed = probabilities @ cache.values[layer].flatten(0, 1)[self._slots].transpose(1, 2)
         return mixed.reshape(count, heads * width)
+
+
+class RowsApart:
+    """One query after the other, each over parts of fixed size in their order: every operation has
+    one shape, so that a row's bits depend on its own sequence alone, on any device. Slow."""
+
+    def __init__(self, rows: slice, lone: Sequence[LoneRow], cache: KVCache) -> None:
+        self.rows = rows
+        size, device = cache.page_size, cache.keys.device
+        most = max(1, APART // size)
+        width = most * size
+        self._counts = [-(-length // width) for _, length in lone]
+        pages: list[list[int]] = []
+        for (own, length), count in zip(lone, self._counts, strict=True):
+            held = [*own[: -(-length // size)], *list(own[:1]) * (most * count)]
+            pages.extend(held[most * part : most * (part + 1)] for part in range(count))
+        places = torch.cat([torch.arange(count * width) for count in self._counts]).view(-1, width)
+        ends = torch.tensor([length for _, length in lone])
+        beyond = places >= ends.repeat_interleave(torch.tensor(self._counts)).unsqueeze(1)
+        table = torch.tensor(pages)
+        offsets = torch.arange(width)
+        slots = table[:, offsets // size] * size + offsets % size
+        # What is beyond repeats the first place of its part, which every part has.
+        slots = torch.where(beyond, slots[:, :1], slots)
+        self._pages, self._slots, self._beyond = (
+            table.to(device),
+            slots.to(device),
+            beyond.to(device),
+        )
+
+    def attend(
+        self,
+        cache: KVCache,
+        layer: int,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor:
+        count, heads, width = queries.shape
+        mixed = queries.new_empty((count, heads * width))
+        part = 0
+        for row, parts in enumerate(self._counts):
+            query = queries[row].reshape(keys.shape[1], -1, width).clone()
+            mixed[row] = self._attend_row(cache, layer, query, range(part, part + parts)).flatten()
+            part += parts
+        return mixed
+
+    def _attend_row(
+        self, cache: KVCache, layer: int, query: torch.Tensor, parts: range
+    ) -> torch.Tensor:
+        """The running softmax of flash attention (arXiv:2205.14135), [kv_heads, group, width]."""
+        top = query.new_full((*query.shape[:2], 1), -torch.inf, dtype=torch.float32)
+        total = torch.zeros_like(top)
+        sums = torch.zeros_like(query, dtype=torch.float32)
+        for part in parts:
+            held = cache.keys[layer].index_select(0, self._pages[part])
+            scores = (query @ held.permute(1, 2, 0, 3).flatten(-2)).float()
+            scores.masked_fill_(self._beyond[part], -torch.inf)
+            higher = torch.maximum(top, scores.amax(-1, keepdim=True))
+            weights, fade = (scores - higher).exp(), (top - higher).exp()
+            value = cache.values[layer].flatten(0, 1).index_select(0, self._slots[part])
+            more = weights.to(query.dtype) @ value.transpose(0, 1).contiguous()
+            total = total * fade + weights.sum(-1, keepdim=True)
+            sums = sums * fade + more.float()
+            top = higher
+        return (sums / total).to(query.dtype)
 
 
 class Chunk:

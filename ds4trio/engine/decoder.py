@@ -46,6 +46,7 @@ class Decoder:
         weights: tensors by their Hugging Face names; each is read once.
         dtype: of the products, as ``make_linear`` has them.
         device: where everything is computed.
+        batch_invariant: products are, as ``make_linear`` has it.
         keep_in: file for the packed form of the weights, where the device has one; None for none.
 
     Raises:
@@ -60,6 +61,7 @@ class Decoder:
         *,
         dtype: str,
         device: torch.device,
+        batch_invariant: bool = False,
         keep_in: Path | None = None,
     ) -> None:
         if config.architecture != "llama":
@@ -67,7 +69,7 @@ class Decoder:
         self.dtype = activation_dtype(dtype)
         self._vocabulary = config.vocab_size
         with _packed_file(keep_in, dtype, device) as kept:
-            self._build(config, _Source(weights, dtype, device, kept))
+            self._build(config, _Source(weights, dtype, device, batch_invariant, kept))
 
     def _build(self, config: ModelConfig, source: _Source) -> None:
         size = (config.vocab_size, config.hidden_size)
@@ -129,11 +131,13 @@ class _Source:
         weights: Mapping[str, torch.Tensor],
         dtype: str,
         device: torch.device,
+        batch_invariant: bool,
         kept: PackedFile | None,
     ) -> None:
         self._weights = weights
         self.dtype = dtype
         self.device = device
+        self._batch_invariant = batch_invariant
         self._kept = kept
 
     def take(self, name: str, *shape: int, part: str = "weight") -> torch.Tensor:
@@ -167,6 +171,7 @@ class _Source:
             weights,
             dtype=self.dtype,
             device=self.device,
+            batch_invariant=self._batch_invariant,
             readable=readable,
             name=name,
             kept=self._kept,
@@ -182,7 +187,13 @@ class _Source:
             return (gate, up), None if both is None else (both[:width], both[width:])
 
         return make_gated(
-            weights, width, dtype=self.dtype, device=self.device, name=name, kept=self._kept
+            weights,
+            width,
+            dtype=self.dtype,
+            device=self.device,
+            batch_invariant=self._batch_invariant,
+            name=name,
+            kept=self._kept,
         )
 
     def biases(self, outputs: Mapping[str, int]) -> torch.Tensor | None:

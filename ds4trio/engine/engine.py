@@ -18,8 +18,8 @@ class Engine(Ledger):
     """Evaluates batches of sequences on one device, in the threads that ask for it.
 
     Args:
-        config, weights, device, dtype, context_length, kv_memory, page_size, threads,
-            graphs: as for ``Runner``.
+        config, weights, device, dtype, batch_invariant, context_length, kv_memory,
+            page_size, threads, graphs: as for ``Runner``.
         prefix_cache: keep full pages for sequences that begin with the same tokens.
 
     Attributes:
@@ -36,6 +36,7 @@ class Engine(Ledger):
         *,
         device: str = "auto",
         dtype: str = "auto",
+        batch_invariant: bool = False,
         context_length: int | None = None,
         kv_memory: int | None = None,
         page_size: int = 16,
@@ -48,6 +49,7 @@ class Engine(Ledger):
             weights,
             device=device,
             dtype=dtype,
+            batch_invariant=batch_invariant,
             context_length=context_length,
             kv_memory=kv_memory,
             page_size=page_size,

@@ -122,7 +122,8 @@ class RecordedSteps:
             inputs, repeat = self._recorded[key]
             inputs.fill(tokens, spans)
         else:
-            inputs = _Inputs(self._attention.cache, size, splits)
+            merged = self._attention.batch_invariant
+            inputs = _Inputs(self._attention.cache, size, splits, merged=merged)
             inputs.fill(tokens, spans)
             repeat = self._record(lambda: self._evaluate(inputs))
             self._recorded[key] = inputs, repeat
@@ -150,7 +151,7 @@ class _Inputs:
         part: how the rows attend, over further sections.
     """
 
-    def __init__(self, cache: KVCache, size: int, splits: int) -> None:
+    def __init__(self, cache: KVCache, size: int, splits: int, *, merged: bool) -> None:
         self._cache = cache
         self._size = size
         pages = -(-splits * SPLIT // cache.page_size)
@@ -168,7 +169,9 @@ class _Inputs:
         self.tokens, self.positions, self.pages, self.offsets, lengths, tables = (
             self._device[place] for place in places
         )
-        self.part = PagedRows(slice(0, size), tables.view(size, pages), lengths, splits)
+        self.part = PagedRows(
+            slice(0, size), tables.view(size, pages), lengths, splits, merged=merged
+        )
 
     def fill(self, tokens: Sequence[int], spans: Sequence[Span]) -> None:
         """Bring a step's rows to the device."""

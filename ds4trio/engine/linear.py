@@ -1,7 +1,8 @@
 """Matrix products, each kept in the form that its device multiplies fastest.
 
 Everything else sees the two small interfaces here, so that a kernel can be replaced without
-touching the network. On a CPU they are our own kernels (``native``), elsewhere torch's.
+touching the network. On a CPU they are our own kernels (``native``), elsewhere torch's, or where
+rows must have the same bits in any company ``tiled`` and ``blocks``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional
 
+from ds4trio.engine.blocks import BlockGated, BlockLinear
 from ds4trio.engine.norm import RMSNorm
+from ds4trio.engine.paged import has_kernels
+from ds4trio.engine.tiled import TiledGated, TiledLinear
 from ds4trio.errors import ModelUnavailable
 
 if TYPE_CHECKING:
@@ -65,6 +69,7 @@ def make_linear(
     *,
     dtype: str,
     device: torch.device,
+    batch_invariant: bool = False,
     readable: bool = False,
     name: str = "",
     kept: PackedFile | None = None,
@@ -76,6 +81,7 @@ def make_linear(
             or None. It is not called where the packed form is kept already.
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``int8``.
         device: where the rows will be.
+        batch_invariant: a row has the same bits in any company, also where that costs time.
         readable: ``rows`` will be called.
         name, kept: where the packed form is kept, and by what name; None keeps it nowhere.
 
@@ -91,7 +97,10 @@ def make_linear(
             return pack_weight(*weights(), rounded=dtype == "int8", readable=readable)
 
         return NativeLinear(pack() if kept is None else kept.get(name, pack))
-    return _Plain(*_on(device, dtype, *weights()))
+    placed = _on(device, dtype, *weights())
+    if not batch_invariant:
+        return _Plain(*placed)
+    return TiledLinear(*placed) if has_kernels(device) else BlockLinear(*placed)
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -103,6 +112,7 @@ def make_gated(
     *,
     dtype: str,
     device: torch.device,
+    batch_invariant: bool = False,
     name: str = "",
     kept: PackedFile | None = None,
 ) -> Gated:
@@ -119,7 +129,10 @@ def make_gated(
         return NativeGated(pack() if kept is None else kept.get(name, pack), width)
     both, biases = weights()
     bias = None if biases is None else torch.cat(biases)
-    return _PlainGated(*_on(device, dtype, torch.cat(both), bias))
+    placed = _on(device, dtype, torch.cat(both), bias)
+    if not batch_invariant:
+        return _PlainGated(*placed)
+    return TiledGated(*placed) if has_kernels(device) else BlockGated(*placed)
 
 
 def _on(

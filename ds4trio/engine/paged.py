@@ -24,6 +24,7 @@ __all__ = [
     "chunk_blocks",
     "chunk_tiling",
     "has_kernels",
+    "partial_bytes",
     "row_tiling",
     "store_rows",
 ]
@@ -59,6 +60,11 @@ def _kernels() -> ModuleType:
     from ds4trio.engine import paged_kernels
 
     return paged_kernels
+
+
+def partial_bytes(heads: int, width: int, splits: int) -> int:
+    """Memory that ``attend_rows`` takes for a row while it has several splits."""
+    return heads * splits * (_power_of_two(16, width) + 2) * 4
 
 
 def _power_of_two(least: int, number: int) -> int:
@@ -133,6 +139,7 @@ def attend_rows(
     lengths: torch.Tensor,
     *,
     splits: int,
+    merged: bool = False,
     window: int = 0,
     soft_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
@@ -147,6 +154,8 @@ def attend_rows(
         tables: int32 [rows, pages], the pages of each row's sequence in order.
         lengths: int32 [rows], how many positions each row sees, at least 1.
         splits: parts of ``split`` positions that the longest row has; more are allowed.
+        merged: take the way of several splits also where there is one, so that every step runs the
+            same compiled code.
         window: see only the last so many positions; 0 sees all.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them.
         sinks: float32 [heads], a score per head whose value is zero; None for none.
@@ -160,7 +169,7 @@ def attend_rows(
     tiling = tiling or row_tiling(group, width, queries.dtype)
     padded = _power_of_two(16, width)
     result = queries.new_empty((rows, heads * width))
-    alone = splits == 1
+    alone = splits == 1 and not merged
     # With one split there is nothing to put together; the kernel wants pointers all the same.
     numbers = torch.float32
     partial = result if alone else queries.new_empty((rows, heads, splits, padded), dtype=numbers)

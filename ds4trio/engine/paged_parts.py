@@ -9,9 +9,20 @@ import torch
 
 from ds4trio.engine.attention_parts import LoneRow, Span
 from ds4trio.engine.kv_cache import KVCache
-from ds4trio.engine.paged import SPLIT, attend_chunks, attend_rows, chunk_blocks, chunk_tiling
+from ds4trio.engine.paged import (
+    SPLIT,
+    attend_chunks,
+    attend_rows,
+    chunk_blocks,
+    chunk_tiling,
+    partial_bytes,
+)
 
 __all__ = ["PagedChunks", "PagedRows", "paged_parts"]
+
+
+PARTIAL_MEMORY = 2**28
+"""Bytes for the splits of rows that attend together, where all rows of a step go row by row."""
 
 
 def _table_rows(tables: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
@@ -26,19 +37,28 @@ class PagedRows:
 
     Args:
         rows: of the step.
-        tables, lengths, splits: as in ``attend_rows``.
+        tables, lengths, splits, merged: as in ``attend_rows``.
     """
 
     def __init__(
-        self, rows: slice, tables: torch.Tensor, lengths: torch.Tensor, splits: int
+        self,
+        rows: slice,
+        tables: torch.Tensor,
+        lengths: torch.Tensor,
+        splits: int,
+        *,
+        merged: bool = False,
     ) -> None:
         self.rows = rows
         self._tables = tables
         self._lengths = lengths
         self._splits = splits
+        self._merged = merged
 
     @classmethod
-    def of(cls, first: int, lone: Sequence[LoneRow], cache: KVCache) -> PagedRows:
+    def of(
+        cls, first: int, lone: Sequence[LoneRow], cache: KVCache, *, merged: bool = False
+    ) -> PagedRows:
         """For rows from ``first`` on."""
         device = cache.keys.device
         held = [pages[: -(-length // cache.page_size)] for pages, length in lone]
@@ -48,6 +68,7 @@ class PagedRows:
             _table_rows(held, device),
             torch.tensor(lengths, dtype=torch.int32).to(device),
             -(-max(lengths) // SPLIT),
+            merged=merged,
         )
 
     def attend(
@@ -65,6 +86,7 @@ class PagedRows:
             self._tables,
             self._lengths,
             splits=self._splits,
+            merged=self._merged,
         )
 
 
@@ -108,9 +130,18 @@ class PagedChunks:
 
 
 def paged_parts(
-    spans: Sequence[Span], cache: KVCache, heads: int, *, row_by_row: int
+    spans: Sequence[Span], cache: KVCache, heads: int, *, row_by_row: int | None
 ) -> Iterator[PagedRows | PagedChunks]:
-    """The parts of a step whose short spans come first, as ``PagedAttention.order`` has them."""
+    """The parts of a step whose short spans come first, as ``PagedAttention.order`` has them.
+
+    Args:
+        row_by_row: spans of at most so many rows go row by row. None: all do, and run the same
+            compiled code in every step, so that a row's bits do not depend on how its sequence is
+            cut.
+    """
+    if row_by_row is None:
+        yield from _every_row(spans, cache, heads)
+        return
     short = [span for span in spans if span.count <= row_by_row]
     long = [span for span in spans if span.count > row_by_row]
     lone = [(s.pages, end) for s in short for end in range(s.start + 1, s.end + 1)]
@@ -118,3 +149,11 @@ def paged_parts(
         yield PagedRows.of(0, lone, cache)
     if long:
         yield PagedChunks(len(lone), long, cache, heads)
+
+
+def _every_row(spans: Sequence[Span], cache: KVCache, heads: int) -> Iterator[PagedRows]:
+    lone = [(s.pages, end) for s in spans for end in range(s.start + 1, s.end + 1)]
+    splits = -(-max(length for _, length in lone) // SPLIT)
+    together = max(1, PARTIAL_MEMORY // partial_bytes(heads, cache.keys.shape[3], splits))
+    for first in range(0, len(lone), together):
+        yield PagedRows.of(first, lone[first : first + together], cache, merged=True)

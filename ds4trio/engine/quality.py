@@ -72,6 +72,7 @@ def logits_of(
     dtype: str,
     device: torch.device,
     longest: int,
+    batch_invariant: bool = False,
 ) -> Logits:
     """A decoder with pages for one sequence, as ``compare`` wants it.
 
@@ -79,13 +80,16 @@ def logits_of(
         config, weights: as for ``Engine``.
         dtype: ``float32``, ``int8``... as for ``Engine``, but not ``auto``.
         longest: tokens in the longest sequence.
+        batch_invariant: as for ``Engine``.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, or the dtype is not supported there.
     """
     pages = list(range(-(-longest // PAGE_SIZE)))
     with torch.inference_mode():
-        decoder = Decoder(config, weights, dtype=dtype, device=device)
+        decoder = Decoder(
+            config, weights, dtype=dtype, device=device, batch_invariant=batch_invariant
+        )
         attention = make_attention(
             config,
             context_length=longest,
@@ -93,6 +97,7 @@ def logits_of(
             page_size=PAGE_SIZE,
             dtype=dtype,
             device=device,
+            batch_invariant=batch_invariant,
         )
 
     @torch.inference_mode()

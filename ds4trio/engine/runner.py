@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,9 @@ import torch
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
+from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
+from ds4trio.engine.linear import is_native
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Draw, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
@@ -22,6 +25,8 @@ from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
 
 __all__ = ["Runner", "find_device"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -98,6 +103,8 @@ class Runner:
         device: ``auto`` (cuda, mps, cpu, the first there is) or a torch device.
         dtype: ``auto`` (bfloat16 on cuda, float16 on mps, float32 on cpu), ``float32``,
             ``bfloat16``, ``float16``, or ``int8`` on the CPU.
+        batch_invariant: a row has the same bits in any company, in every dtype and on every device,
+            also where that costs time; it is tried out at once.
         context_length: positions a sequence can hold, at most the model's own; None for those.
         kv_memory: bytes for keys and values, taken from the system as they come into use; None for
             what the machine can spare.
@@ -109,7 +116,7 @@ class Runner:
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
-            supported, or the memory holds not a single page.
+            supported, the memory holds not a single page, or batch invariance does not hold there.
     """
 
     def __init__(
@@ -119,6 +126,7 @@ class Runner:
         *,
         device: str = "auto",
         dtype: str = "auto",
+        batch_invariant: bool = False,
         context_length: int | None = None,
         kv_memory: int | None = None,
         page_size: int = 16,
@@ -132,11 +140,18 @@ class Runner:
         place = find_device(device)
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)
-        numbers = cache_dtype(kind, place)
+        numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
         with torch.inference_mode():
             # Other forms are made as fast as they are read.
             packed = keep_in / f"{kind}.packed" if keep_in and kind == "int8" else None
-            self.decoder = Decoder(config, weights, dtype=kind, device=place, keep_in=packed)
+            self.decoder = Decoder(
+                config,
+                weights,
+                dtype=kind,
+                device=place,
+                batch_invariant=batch_invariant,
+                keep_in=packed,
+            )
             if pages is None:
                 memory = spare_memory(place) if kv_memory is None else kv_memory
                 pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
@@ -147,6 +162,7 @@ class Runner:
                 page_size=page_size,
                 dtype=kind,
                 device=place,
+                batch_invariant=batch_invariant,
             )
             self._recorded: RecordedSteps | None = None
             if graphs and isinstance(self._attention, PagedAttention) and self._attention.paged:
@@ -159,6 +175,8 @@ class Runner:
         self._sequences: dict[int, _Sequence] = {}
         self._broken = False
         self._device = place
+        # On a CPU the sampler's sums run row by row as they are.
+        self._row_by_row = batch_invariant and place.type != "cpu"
         self.info = EngineInfo(
             vocab_size=config.vocab_size,
             context_length=context,
@@ -167,6 +185,10 @@ class Runner:
             device=str(place),
             dtype=kind,
         )
+        if batch_invariant:
+            _log.info("--batch-invariant: %s", cost_of_invariance(kind, place))
+            if not is_native(kind, place):
+                require_invariance(self.decoder, self._attention, self.info, place)
 
     @torch.inference_mode()
     def step(self, command: Command) -> Ran:
@@ -236,7 +258,8 @@ class Runner:
         logits = self._logits(rows, [spans[i] for i in order], wanted)
         sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
         if wanted:
-            drawn = iter(sample(logits, [draw for i in order for draw in draws[i]]))
+            every = [draw for i in order for draw in draws[i]]
+            drawn = iter(sample(logits, every, row_by_row=self._row_by_row))
             for i in order:
                 sampled[i] = batch[i].held(list(itertools.islice(drawn, len(draws[i]))))
         return sampled

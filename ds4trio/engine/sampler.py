@@ -8,7 +8,7 @@ that nobody pays for what a neighbour asked.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,12 +44,16 @@ class Draw:
         return len(self.history) - self.params.prompt_length
 
 
-def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[SampledToken]:
+def sample(
+    logits: torch.Tensor, draws: Sequence[Draw], *, row_by_row: bool = False
+) -> list[SampledToken]:
     """Draw one token per row.
 
     Args:
         logits: float32 [rows, vocab_size], the model's own. It is not changed.
         draws: one per row.
+        row_by_row: what sums along rows runs once for each, where the device would choose the order
+            of those sums by the number of rows.
 
     Raises:
         FloatingPointError: a logit is NaN or infinite.
@@ -58,11 +62,11 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[SampledToken]:
     tokens: list[SampledToken] = []
     for start in range(0, len(draws), most):
         part = slice(start, start + most)
-        tokens += _sample(logits[part], draws[part])
+        tokens += _sample(logits[part], draws[part], row_by_row)
     return tokens
 
 
-def _sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[SampledToken]:
+def _sample(logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> list[SampledToken]:
     _require_finite(logits)
     scores = _adjusted(logits, draws)
     greedy = [i for i, draw in enumerate(draws) if draw.params.greedy]
@@ -76,10 +80,19 @@ def _sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[SampledToken]:
         wide = [i for i in drawn if not _narrows(draws[i].params, vocabulary)]
         for rows, method in ((greedy, _likeliest), (wide, _from_all), (narrow, _from_likeliest)):
             if rows:
-                chosen = method(_rows(scores, rows), [draws[i] for i in rows])
+                chosen = method(_rows(scores, rows), [draws[i] for i in rows], row_by_row)
                 for i, token in zip(rows, chosen, strict=True):
                     tokens[i] = token
-    return _with_logprobs(logits, draws, tokens)
+    return _with_logprobs(logits, draws, tokens, row_by_row)
+
+
+def _along_rows(
+    sums: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor, row_by_row: bool
+) -> torch.Tensor:
+    if not row_by_row:
+        return sums(numbers)
+    # Each in memory of its own, since how a row lies there may decide the order too.
+    return torch.cat([sums(row.clone()) for row in torch.split(numbers, 1)])
 
 
 def _require_finite(logits: torch.Tensor) -> None:
@@ -144,23 +157,24 @@ def _narrows(params: SamplingParams, vocabulary: int) -> bool:
     return 0 < params.top_k < vocabulary or params.top_p < 1.0 or params.min_p > 0.0
 
 
-def _likeliest(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def _likeliest(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> list[int]:
     tokens: list[int] = scores.argmax(-1).tolist()
     return tokens
 
 
-def _probabilities(scores: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+def _probabilities(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> torch.Tensor:
     """Softmax at each row's temperature, safe for the smallest: the maximum goes to 0 first."""
     temperatures = torch.tensor([draw.params.temperature for draw in draws], device=scores.device)
     centred = scores - scores.amax(-1, keepdim=True)
-    return centred.div_(temperatures.unsqueeze(1)).softmax(-1)
+    centred = centred.div_(temperatures.unsqueeze(1))
+    return _along_rows(lambda rows: rows.softmax(-1), centred, row_by_row)
 
 
-def _running_sums(probabilities: torch.Tensor) -> torch.Tensor:
+def _running_sums(probabilities: torch.Tensor, row_by_row: bool) -> torch.Tensor:
     """Cumulative sums in float64 where the device has it: beside a sum near 1, float32 would lose
     every token below 6e-8, and a vocabulary holds many of those."""
     precise = torch.float32 if probabilities.device.type == "mps" else torch.float64
-    return probabilities.cumsum(-1, dtype=precise)
+    return _along_rows(lambda rows: rows.cumsum(-1, dtype=precise), probabilities, row_by_row)
 
 
 def _invert(sums: torch.Tensor, totals: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -180,21 +194,21 @@ def _invert(sums: torch.Tensor, totals: torch.Tensor, draws: Sequence[Draw]) -> 
     return torch.minimum(places, torch.searchsorted(sums, totals))
 
 
-def _from_all(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-    sums = _running_sums(_probabilities(scores, draws))
+def _from_all(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> list[int]:
+    sums = _running_sums(_probabilities(scores, draws, row_by_row), row_by_row)
     tokens: list[int] = _invert(sums, sums[:, -1:].contiguous(), draws).flatten().tolist()
     return tokens
 
 
-def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> list[int]:
     """top_k, then top_p over what it left, then min_p: each keeps a beginning of the row's order by
     probability (equal ones by id), so together they keep the shortest."""
-    probabilities = _probabilities(scores, draws)
+    probabilities = _probabilities(scores, draws, row_by_row)
     vocabulary = probabilities.shape[1]
     tokens = [-1] * len(draws)
     if vocabulary > CANDIDATES:
         values, ids = _first(probabilities, CANDIDATES)
-        places, last, kept = _places(values, draws, vocabulary)
+        places, last, kept = _places(values, draws, vocabulary, row_by_row)
         chosen = ids.gather(1, places).flatten().tolist()
         # The kept part is known once it ends before a smaller value, or once the candidates hold
         # every token that has any probability.
@@ -207,18 +221,19 @@ def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     if waiting:
         rest = _rows(probabilities, waiting)
         values = _descending(rest)
-        places, _, _ = _places(values, [draws[i] for i in waiting], vocabulary)
+        asked = [draws[i] for i in waiting]
+        places, _, _ = _places(values, asked, vocabulary, row_by_row)
         for i, row, falling, place in zip(waiting, rest, values, places, strict=True):
             tokens[i] = _of_rank(row, falling, int(place))
     return tokens
 
 
 def _places(
-    values: torch.Tensor, draws: Sequence[Draw], vocabulary: int
+    values: torch.Tensor, draws: Sequence[Draw], vocabulary: int, row_by_row: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw from the likeliest: places in each row of values that fall, and of the last that is
     kept, and how many are, int64 [rows, 1] each."""
-    sums = _running_sums(values)
+    sums = _running_sums(values, row_by_row)
     kept = _kept(values, sums, [draw.params for draw in draws], vocabulary)
     last = kept.clamp(1, values.shape[1]) - 1
     return _invert(sums, sums.gather(1, last), draws), last, kept
@@ -273,14 +288,14 @@ def _kept(
 
 
 def _with_logprobs(
-    logits: torch.Tensor, draws: Sequence[Draw], tokens: list[int]
+    logits: torch.Tensor, draws: Sequence[Draw], tokens: list[int], row_by_row: bool
 ) -> list[SampledToken]:
     """Add the log-probabilities that were asked for, of the model's own distribution."""
     sampled = [SampledToken(token) for token in tokens]
     asked = [i for i, draw in enumerate(draws) if draw.params.logprobs]
     if not asked:
         return sampled
-    own = _rows(logits, asked).log_softmax(-1)
+    own = _along_rows(lambda rows: rows.log_softmax(-1), _rows(logits, asked), row_by_row)
     ids = torch.tensor([tokens[i] for i in asked], device=logits.device).unsqueeze(1)
     chosen: list[float] = own.gather(1, ids).flatten().tolist()
     for i, logprob, row in zip(asked, chosen, own, strict=True):

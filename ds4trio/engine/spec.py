@@ -22,6 +22,7 @@ class RunnerSpec:
     source: ModelSource
     device: str = "auto"
     dtype: str = "auto"
+    batch_invariant: bool = False
     context_length: int | None = None
     kv_memory: int | None = None
     page_size: int = 16
@@ -36,6 +37,7 @@ class RunnerSpec:
             source=source,
             device=settings.device,
             dtype=settings.dtype,
+            batch_invariant=settings.batch_invariant,
             context_length=settings.ctx or None,
             kv_memory=settings.kv_memory_bytes,
             page_size=settings.page_size,
@@ -57,6 +59,7 @@ class RunnerSpec:
             model.weights,
             device=self.device,
             dtype=self.dtype,
+            batch_invariant=self.batch_invariant,
             context_length=self.context_length,
             kv_memory=self.kv_memory,
             page_size=self.page_size,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ds4trio.engine.attention import PagedAttention, Span, make_attention
+from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.kv_cache import KVCache
@@ -56,9 +56,13 @@ def make_pair(seed: int = 0, **overrides: Any) -> Pair:
 
 def make_engine(pair: Pair, *, pages: int = 64, page_size: int = 16, **settings: Any) -> Engine:
     config = pair.config
-    dtype = activation_dtype(settings.get("dtype", "float32"))
-    position = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     settings = {"device": "cpu", "dtype": "float32", **settings}
+    dtype = cache_dtype(
+        settings["dtype"],
+        CPU if settings["device"] in ("cpu", "auto") else torch.device("cuda"),
+        batch_invariant=settings.get("batch_invariant", False),
+    )
+    position = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     return Engine(
         config,
         pair.weights,
@@ -77,6 +81,7 @@ class Bench:
         pages, page_size: of the cache.
         plain: attention in torch's operations, also where a CPU has kernels of our own.
         device: of everything.
+        batch_invariant: as for ``Runner``.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Bench:
         page_size: int = 16,
         plain: bool = False,
         device: torch.device = CPU,
+        batch_invariant: bool = False,
     ) -> None:
         config, kind = pair.config, activation_dtype(dtype)
         self._device = device
@@ -99,12 +105,22 @@ class Bench:
                 page_size=page_size,
                 dtype=dtype,
                 device=device,
+                batch_invariant=batch_invariant,
             )
             if plain:
                 cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
-                rotary = Rotary(config, config.context_length, device)
-                self.attention = PagedAttention(cache, rotary, config.heads)
-            self.decoder = Decoder(config, pair.weights, dtype=dtype, device=device)
+                rotary = Rotary(
+                    config,
+                    config.context_length,
+                    device,
+                    complex_numbers=False if batch_invariant else None,
+                )
+                self.attention = PagedAttention(
+                    cache, rotary, config.heads, batch_invariant=batch_invariant
+                )
+            self.decoder = Decoder(
+                config, pair.weights, dtype=dtype, device=device, batch_invariant=batch_invariant
+            )
 
     def spoil(self) -> None:
         """Leave NaN everywhere in the cache."""

@@ -13,14 +13,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ds4trio.engine import paged_kernels
+from ds4trio.engine import paged_kernels, tiled_kernels
 from ds4trio.engine.paged import SPLIT, chunk_tiling, row_tiling
+from ds4trio.engine.tiled import product_tile
 
 SHARED_MEMORY = 99 * 1024
 """Bytes that a program may use on the smallest of today's GPUs (compute capability 8.6)."""
 
 GROUP, WIDTH = 4, 128
 POINTERS = {
+    "rows": "*bf16",
+    "weight": "*bf16",
+    "bias": "*bf16",
+    "epsilon": "fp32",
     "queries": "*bf16",
     "keys": "*bf16",
     "values": "*bf16",
@@ -68,6 +73,21 @@ def main() -> None:
     plain = {"WINDOW": 0, "SOFT_CAP": 0.0, "HAS_SINKS": False}
     compile_for(80, paged_kernels.store_kernel, 1, 3, to_key_width=1, **shape)
     compile_for(90, paged_kernels.merge_kernel, 1, 3, SPLIT=SPLIT, HAS_SINKS=True, **shape)
+    tile = product_tile(torch.bfloat16)
+    for capability in (80, 90):
+        compile_for(capability, tiled_kernels.norm_kernel, 4, 3, INPUTS=4096, PADDED=4096)
+        compile_for(
+            capability,
+            tiled_kernels.product_kernel,
+            tile.warps,
+            tile.stages,
+            INPUTS=4096,
+            OUTPUTS=14336,
+            HAS_BIAS=True,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            DEPTH=tile.depth,
+        )
     for capability, features in ((80, plain), (90, FEATURES)):
         compile_for(
             capability,

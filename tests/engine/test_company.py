@@ -1,4 +1,5 @@
-"""What a sequence gets does not depend on who shares its batches."""
+"""What a sequence gets does not depend on who shares its batches: on a CPU in float32 and int8, and
+in the other dtypes where batch invariance is asked for (see also ``test_invariance.py``)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ import pytest
 import torch
 
 from ds4trio.engine.attention import Span
-from ds4trio.engine.linear import make_linear
+from ds4trio.engine.linear import activation_dtype, make_linear
 from ds4trio.engine.step import SamplingParams, StepItem
 from tests.engine.builders import CPU, Bench, generate, make_engine, make_pair, prompts, sampled
 
+DTYPES = {"float32": False, "int8": False, "bfloat16": True, "float16": True}
+"""And whether batch invariance has to be asked for."""
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(64, 96), (96, 64), (576, 960), (1536, 576), (60, 77)])
 def test_a_product_has_the_same_bits_alone_and_in_a_batch(
     dtype: str, shape: tuple[int, int]
@@ -22,21 +26,23 @@ def test_a_product_has_the_same_bits_alone_and_in_a_batch(
     inputs, outputs = shape
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator)
-    rows = torch.randn(200, inputs, generator=generator)
-    linear = make_linear(lambda: (weight, None), dtype=dtype, device=CPU)
+    rows = torch.randn(200, inputs, generator=generator).to(activation_dtype(dtype))
+    linear = make_linear(
+        lambda: (weight, None), dtype=dtype, device=CPU, batch_invariant=DTYPES[dtype]
+    )
     together = linear(rows)
     for count in (1, 2, 3, 5, 8, 17, 32, 33, 64, 129):
         assert torch.equal(linear(rows[:count]), together[:count])
     assert torch.equal(linear(rows[77:78]), together[77:78])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_logits_have_the_same_bits_alone_and_in_a_batch(dtype: str) -> None:
     """Decode rows of lengths from 1 to 200, beside each other and beside a prefill."""
     pair = make_pair()
     lengths = [1, 5, 15, 16, 17, 40, 64, 100, 199, 200]
     texts = [(prompts(1, 320, seed=i)[0] * 200)[:length] for i, length in enumerate(lengths)]
-    bench = Bench(pair, dtype=dtype, pages=100)
+    bench = Bench(pair, dtype=dtype, pages=100, batch_invariant=DTYPES[dtype])
     tables, first = [], 0
     for length in lengths:
         tables.append(list(range(first, first + -(-length // 16))))
@@ -55,7 +61,7 @@ def test_logits_have_the_same_bits_alone_and_in_a_batch(dtype: str) -> None:
                 assert torch.equal(logits, alone[steps.index(step)])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(12))
 def test_logits_have_the_same_bits_however_a_sequence_is_cut(dtype: str, seed: int) -> None:
     """In one piece or in any pieces, beside others that are cut in other ways."""
@@ -86,7 +92,7 @@ def test_logits_have_the_same_bits_however_a_sequence_is_cut(dtype: str, seed: i
 
 @functools.cache
 def shared_bench(dtype: str) -> Bench:
-    return Bench(make_pair(), dtype=dtype)
+    return Bench(make_pair(), dtype=dtype, batch_invariant=DTYPES[dtype])
 
 
 def test_greedy_and_seeded_texts_are_those_a_sequence_gets_alone() -> None:

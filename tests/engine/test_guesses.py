@@ -51,12 +51,12 @@ def run(
     return tokens, steps, guesses
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
 @pytest.mark.parametrize("wish", WISHES)
 def test_guesses_change_neither_tokens_nor_logprobs(
     pair: Pair, dtype: str, wish: SamplingParams
 ) -> None:
-    engine = make_engine(pair, dtype=dtype, pages=200, prefix_cache=False)
+    engine = make_engine(pair, dtype=dtype, batch_invariant=True, pages=200, prefix_cache=False)
     saved = found = 0
     for number, prompt in enumerate(prompts(4, 12, seed=3, longest=60)):
         params = replace(wish, prompt_length=len(prompt))
@@ -156,7 +156,7 @@ def test_a_step_that_fails_with_guesses_is_as_if_it_had_not_been(
     alone, _, _ = run(engine, 2, [7, 8, 9], 100, 0)
     got, _, _ = run(engine, 1, [7, 8, 9], 40, 7)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:

@@ -47,15 +47,24 @@ class PlainNumbers(TorchDispatchMode):
         return result
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_the_network_is_of_plain_numbers(dtype: str) -> None:
+def test_the_network_is_of_plain_numbers(dtype: str, batch_invariant: bool) -> None:
     """A prefill, a chunk over a past, short chunks and decode rows of unequal lengths."""
     pair = make_pair()
     rows = 40 + 20 + 3 + 1 + 1
     with PlainNumbers() as seen, torch.no_grad():
-        decoder = Decoder(pair.config, pair.weights, dtype=dtype, device=META)
+        decoder = Decoder(
+            pair.config, pair.weights, dtype=dtype, device=META, batch_invariant=batch_invariant
+        )
         attention = make_attention(
-            pair.config, context_length=128, pages=16, page_size=16, dtype=dtype, device=META
+            pair.config,
+            context_length=128,
+            pages=16,
+            page_size=16,
+            dtype=dtype,
+            device=META,
+            batch_invariant=batch_invariant,
         )
         spans = [
             Span([1, 2, 3], 40, 1),

@@ -130,7 +130,7 @@ def test_after_a_failed_step_nothing_is_trusted(
     say(engine, PROMPT, 2)
     engine.open(2, GREEDY)
     with monkeypatch.context() as patch:
-        patch.setattr("ds4trio.engine.runner.sample", lambda *_: 1 / 0)
+        patch.setattr("ds4trio.engine.runner.sample", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.eval_batch([StepItem(2, (1, 2, 3))])
     engine.close(2)

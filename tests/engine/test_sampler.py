@@ -34,6 +34,25 @@ def frequencies(logits: Sequence[float], **settings: float) -> dict[int, float]:
     return {token: number / count for token, number in sorted(counts.items())}
 
 
+def test_row_by_row_the_same_is_drawn() -> None:
+    logits = torch.randn(24, 3000, generator=torch.Generator().manual_seed(0))
+    draws = [
+        Draw(
+            SamplingParams(
+                temperature=i % 3 * 0.6,
+                top_p=1.0 if i % 2 else 0.9,
+                top_k=50 if i % 5 == 0 else 0,
+                seed=i,
+                logprobs=i % 4 > 0,
+                top_logprobs=i % 4,
+            ),
+            array("q", range(i)),
+        )
+        for i in range(len(logits))
+    ]
+    assert sample(logits, draws, row_by_row=True) == sample(logits, draws)
+
+
 def near(found: dict[int, float], expected: dict[int, float]) -> bool:
     return found.keys() == expected.keys() and all(
         abs(found[token] - share) < 0.03 for token, share in expected.items()

@@ -121,6 +121,7 @@ def time_engine(
     levels: Sequence[int],
     prompt: int,
     ceiling: float,
+    batch_invariant: bool = False,
 ) -> dict[str, Any]:
     """Prefill, then decode at each number of rows, with recorded steps and without.
 
@@ -130,6 +131,7 @@ def time_engine(
         levels: numbers of rows, rising.
         prompt: tokens of each sequence before it decodes.
         ceiling: bytes per second of a copy.
+        batch_invariant: as for ``Engine``.
     """
     config = config_from_hf({**COMMON, **(REHEARSED if machine.rehearsal else shape)})
     weights = RandomWeights(config, machine)
@@ -142,6 +144,7 @@ def time_engine(
         weights,
         device=str(machine.device),
         dtype=str(machine.dtype).removeprefix("torch."),
+        batch_invariant=batch_invariant,
         kv_memory=levels[-1] * (longest + 16) * position,
         prefix_cache=False,
     )

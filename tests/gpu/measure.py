@@ -1,6 +1,7 @@
 """Measures the engine on a GPU: ``python -m tests.gpu.measure --out gpu.json``.
 
-Ceilings first, then the attention kernels alone, then whole engines over random weights. What is
+Ceilings first, then whole engines over random weights, then the attention kernels alone, and the
+engines once more with batch invariance. What is
 found is written after each section, so that a run that is cut short leaves what it had. The table
 at the end has the figures for docs/performance.md. ``--rehearse`` runs every line on a CPU.
 """
@@ -25,12 +26,13 @@ if "--rehearse" in sys.argv:
 
 import torch
 
-from ds4trio.engine import attention, graphs, runner
+from ds4trio.engine import attention, graphs, linear, runner
 from ds4trio.engine.paged import Tiling
 from tests.gpu.engines import SHAPES, time_engine
 from tests.gpu.kernels import Heads, time_chunks, time_rows
 from tests.gpu.machine import Machine
 
+INVARIANT = ", batch invariant"
 LLAMA = (32, 8, 128)
 SMALL = (9, 3, 64)
 NO_GROUPS = (32, 32, 64)
@@ -46,6 +48,7 @@ class Cases:
     """What is measured. Tilings are tried on ``tuned_rows``, and on the last of the chunks."""
 
     levels: Sequence[int]
+    invariant_levels: Sequence[int]
     prompt: int
     rows: Sequence[RowCase]
     chunks: Sequence[ChunkCase]
@@ -56,6 +59,7 @@ class Cases:
 
 FULL = Cases(
     levels=(1, 8, 32, 64, 128, 256),
+    invariant_levels=(1, 8, 32, 128),
     prompt=512,
     rows=[
         (LLAMA, 1, 512),
@@ -95,6 +99,7 @@ FULL = Cases(
 )
 TINY = Cases(
     levels=(1, 3),
+    invariant_levels=(1, 3),
     prompt=20,
     rows=[((4, 2, 16), 2, 40)],
     chunks=[((4, 2, 16), 2, 0, 20), ((4, 2, 16), 1, 10, 20)],
@@ -143,6 +148,17 @@ def main() -> int:
             report.add("row tilings", partial(time_rows, machine, *rows, tiling=tiling))
     for tiling in cases.chunk_tilings:
         report.add("chunk tilings", partial(time_chunks, machine, *cases.chunks[-1], tiling=tiling))
+    for name, shape in SHAPES.items():
+        work = partial(
+            time_engine,
+            machine,
+            shape,
+            levels=cases.invariant_levels,
+            prompt=cases.prompt,
+            ceiling=ceiling,
+            batch_invariant=True,
+        )
+        report.section(f"engine {name}{INVARIANT}", 30, work)
     report.print_table()
     return 1 if report.errors else 0
 
@@ -151,6 +167,9 @@ def _rehearse() -> None:
     """Let the engine use kernels and recorded steps on the CPU."""
     setattr(attention, "is_native", lambda dtype, device: False)  # noqa: B010
     setattr(attention, "has_kernels", lambda device: True)  # noqa: B010
+    setattr(linear, "has_kernels", lambda device: True)  # noqa: B010
+    # The interpreter's products depend on the place of a row in its tile.
+    setattr(runner, "require_invariance", lambda *_: None)  # noqa: B010
     setattr(runner, "CudaRecorder", lambda device: graphs.run_eagerly)  # noqa: B010
 
 
@@ -218,6 +237,8 @@ class Report:
                     f"| {other['step_ms']:.2f} | {other['step_ms'] / one['step_ms']:.2f} |"
                 )
             print(f"alone and in company: {found['company']}")
+            if plain := self.found.get(name.removesuffix(INVARIANT)) if INVARIANT in name else None:
+                self._print_cost(name, found, plain)
         for name in ("rows", "row splits", "row tilings"):
             for case in self.found.get(name, ()):
                 print(
@@ -236,6 +257,18 @@ class Report:
                 )
         for error in self.errors:
             print(f"NOT DONE: {error}")
+
+    @staticmethod
+    def _print_cost(name: str, found: dict[str, Any], plain: dict[str, Any]) -> None:
+        """How much longer everything takes than without batch invariance."""
+        took = {(level["rows"], level["graphs"]): level["step_ms"] for level in plain["decode"]}
+        ratios = ", ".join(
+            f"{level['rows']} rows {level['step_ms'] / took[level['rows'], True]:.2f}"
+            for level in found["decode"]
+            if level["graphs"]
+        )
+        speeds = (each["prefill"]["tokens_per_second"] for each in (plain, found))
+        print(f"{name}, times as long: {ratios}, prefill {next(speeds) / next(speeds):.2f}")
 
 
 if __name__ == "__main__":

@@ -182,3 +182,44 @@ def test_a_step_that_is_not_finite_fails_and_the_next_one_is_right() -> None:
         weight.copy_(kept)
     engine.close(50)
     assert talk(engine, prompts(2, 320), 4) == expected
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_batch_invariance_holds_to_the_last_bit(dtype: str, graphs: bool) -> None:
+    """Alone, among 32, in pieces, and evaluated anew, over several splits of positions."""
+    pair = make_pair(**WIDE)
+    engine = make_engine(
+        pair,
+        pages=2000,
+        device="cuda",
+        dtype=dtype,
+        graphs=graphs,
+        batch_invariant=True,
+        prefix_cache=False,
+    )
+    wish = SamplingParams(temperature=0.8, top_p=0.95, seed=5, logprobs=True, prompt_length=270)
+    prompt = (prompts(1, 320, seed=2)[0] * 300)[:270]
+
+    def say(pieces: Sequence[int], text: Sequence[int], others: int = 0) -> list[SampledToken]:
+        engine.open(99, wish)
+        for i in range(others):
+            engine.open(i, SamplingParams(temperature=0.9 * (i % 2), seed=i, logprobs=True))
+        beside = [StepItem(i, tuple(prompt[: 3 + 9 * i])) for i in range(others)]
+        done = 0
+        for piece in pieces:
+            engine.eval_batch([StepItem(99, tuple(text[done : done + piece]), sample=False)])
+            done += piece
+        said = sampled(engine, StepItem(99, tuple(text[done:])), *beside)[:1]
+        while len(text) + len(said) < 282:
+            said += sampled(engine, *[StepItem(i) for i in range(others)], StepItem(99))[-1:]
+        for i in (99, *range(others)):
+            engine.close(i)
+        return said
+
+    alone = say((), prompt)
+    assert say((), prompt, others=31) == alone
+    for pieces in ((1, 8, 9), (128, 128), (255, 1)):
+        assert say(pieces, prompt) == alone
+    told = [token.token for token in alone[:7]]
+    assert say((), [*prompt, *told], others=3) == alone[7:]

@@ -54,7 +54,14 @@ def measure_quality(
     )
     device = _device(settings.device)
     reference, candidate = (
-        logits_of(model.config, model.weights, dtype=dtype, device=device, longest=longest)
+        logits_of(
+            model.config,
+            model.weights,
+            dtype=dtype,
+            device=device,
+            longest=longest,
+            batch_invariant=settings.batch_invariant,
+        )
         for dtype in ("float32", settings.dtype)
     )
 

@@ -73,8 +73,8 @@ class NativeLinear(_Product):
         """Rows of the weight itself, float32 [count, inputs]: an embedding tied to the head.
 
         Args:
-            numbers: int64 [count]. The ledger refuses tokens outside the vocabulary before they
-                come here; other callers may not, and a kernel reads whatever lies there.
+            numbers: int64 or int32 [count]. The ledger refuses tokens outside the vocabulary before
+                they come here; other callers may not, and a kernel reads whatever lies there.
 
         Raises:
             IndexError: there is no such row.
@@ -83,7 +83,7 @@ class NativeLinear(_Product):
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < packed.outputs:
             raise IndexError(f"rows are numbered from 0 to {packed.outputs - 1}")
         out = torch.empty(len(numbers), packed.inputs)
-        read_rows(numbers.numpy(), packed.weight, packed.kind, packed.scales, out.numpy())
+        read_rows(numbers.long().numpy(), packed.weight, packed.kind, packed.scales, out.numpy())
         return out
 
 

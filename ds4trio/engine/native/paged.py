@@ -1,4 +1,7 @@
-"""Paged attention and its cache on a CPU, between torch's tensors and the kernels."""
+"""Paged attention and its cache on a CPU, between torch's tensors and the kernels.
+
+Everything here is float32; rows that come in 16 bits are widened, and what becomes of them rounded.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ class NativePlan:
 
 class NativeAttention:
     """``Attention`` on a CPU, in float32. Keys and values may be kept in float16.
+
+    A row has the same bits in any company.
 
     Memory of the cache is asked for, not touched: the system provides it as pages come into use.
 
@@ -108,7 +113,7 @@ class NativeAttention:
     def attend(self, layer: int, plan: NativePlan, inputs: torch.Tensor) -> torch.Tensor:
         """See ``Attention``."""
         rows = inputs.shape[0]
-        heads = inputs.numpy().reshape(rows, -1, self._head_dim)
+        heads = inputs.float().numpy().reshape(rows, -1, self._head_dim)
         queries = np.empty((rows, self._heads, self._head_dim), np.float32)
         stored = (
             heads,
@@ -129,4 +134,4 @@ class NativeAttention:
             attend_units(*attended, np.zeros(1, np.int64))
         else:
             attend(*attended, plan.workers)
-        return torch.from_numpy(mixed)
+        return torch.from_numpy(mixed).to(inputs.dtype)
