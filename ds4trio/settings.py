@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "cpu", "cuda", "mps"], Meta(description="where the tensors live")
     ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Literal["auto", "float32", "bfloat16", "float16", "w8a16", "int8"],
         Meta(description="number format of weights and products"),
     ] = "auto"
     batch_invariant: Annotated[

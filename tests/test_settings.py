@@ -30,7 +30,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_help_text() -> None:
     by_name = {field.name: field for field in fields}
     assert by_name["max_sessions"].flag == "--max-sessions"
     assert by_name["max_sessions"].variable == "DS4TRIO_MAX_SESSIONS"
-    assert by_name["dtype"].choices == ("auto", "float32", "bfloat16", "float16", "int8")
+    assert by_name["dtype"].choices == ("auto", "float32", "bfloat16", "float16", "w8a16", "int8")
     assert by_name["api_key"].multiple
     for field in fields:
         assert field.help

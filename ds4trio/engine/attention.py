@@ -16,7 +16,7 @@ import torch
 
 from ds4trio.engine.attention_parts import Chunk, LoneRow, Part, RowsApart, RowsGathered, Span
 from ds4trio.engine.kv_cache import KVCache
-from ds4trio.engine.linear import activation_dtype, is_native
+from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
 from ds4trio.engine.paged_parts import paged_parts
 from ds4trio.engine.rope import Rotary
@@ -72,12 +72,12 @@ class Attention(Protocol):
 
 
 def cache_dtype(dtype: str, device: torch.device, *, batch_invariant: bool = False) -> torch.dtype:
-    """In which keys and values are kept: as they come; by a CPU's own kernels in float32, but with
-    int8 and float16 in float16 where the processor converts it. int8's own rounding is far above
-    what that changes."""
+    """In which keys and values are kept: as they come; by a CPU's own kernels in float32, but where
+    weights are rounded, and in float16, in float16 if the processor converts it. What that changes
+    is far below the rounding."""
     if not _on_own_kernels(dtype, device, batch_invariant):
         return activation_dtype(dtype)
-    if dtype in ("int8", "float16"):
+    if dtype in (*ROUNDED, "float16"):
         from ds4trio.engine.native.vector import HALVES
 
         return torch.float16 if HALVES else torch.float32

@@ -22,7 +22,16 @@ from ds4trio.errors import ModelUnavailable
 if TYPE_CHECKING:
     from ds4trio.engine.native.packed import Packed, PackedFile
 
-__all__ = ["Gated", "Linear", "Pair", "activation_dtype", "is_native", "make_gated", "make_linear"]
+__all__ = [
+    "ROUNDED",
+    "Gated",
+    "Linear",
+    "Pair",
+    "activation_dtype",
+    "is_native",
+    "make_gated",
+    "make_linear",
+]
 
 
 class Linear(Protocol):
@@ -46,11 +55,12 @@ class Gated(Protocol):
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
-    """The dtype in which hidden states travel between products: float32 with int8 weights."""
+    """The dtype in which hidden states travel between products: float32 with rounded weights."""
     kinds = {
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,
         "float16": torch.float16,
+        "w8a16": torch.float32,
         "int8": torch.float32,
     }
     try:
@@ -62,6 +72,10 @@ def activation_dtype(dtype: str) -> torch.dtype:
 def is_native(dtype: str, device: torch.device) -> bool:
     """Whether our own kernels do the work."""
     return device.type == "cpu" and activation_dtype(dtype) == torch.float32
+
+
+ROUNDED = ("w8a16", "int8")
+"""Weights of eight bits, or of four where that loses nothing, and activations of 16 bits or 8."""
 
 
 def make_linear(
@@ -79,14 +93,15 @@ def make_linear(
     Args:
         weights: gives the weight, [out, in] in any floating dtype on the CPU, and the bias, [out]
             or None. It is not called where the packed form is kept already.
-        dtype: ``float32``, ``bfloat16``, ``float16`` or ``int8``.
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``w8a16`` or ``int8``.
         device: where the rows will be.
         batch_invariant: a row has the same bits in any company, also where that costs time.
         readable: ``rows`` will be called.
         name, kept: where the packed form is kept, and by what name; None keeps it nowhere.
 
     Raises:
-        ModelUnavailable: the dtype is unknown, or is int8 on a device that has no such product.
+        ModelUnavailable: the dtype is unknown, or is ``w8a16`` or ``int8`` on a device that has no
+            such products.
     """
     if is_native(dtype, device):
         # Here, since a server on a GPU has no use for the compiler that comes with it.
@@ -94,9 +109,10 @@ def make_linear(
         from ds4trio.engine.native.packed import pack_weight
 
         def pack() -> Packed:
-            return pack_weight(*weights(), rounded=dtype == "int8", readable=readable)
+            return pack_weight(*weights(), rounded=dtype in ROUNDED, readable=readable)
 
-        return NativeLinear(pack() if kept is None else kept.get(name, pack))
+        packed = pack() if kept is None else kept.get(name, pack)
+        return NativeLinear(packed, fine=dtype == "w8a16")
     placed = _on(device, dtype, *weights())
     if not batch_invariant:
         return _Plain(*placed)
@@ -124,9 +140,10 @@ def make_gated(
         def pack() -> Packed:
             both, biases = weights()
             bias = None if biases is None else interleaved(*biases)
-            return pack_weight(interleaved(*both), bias, rounded=dtype == "int8")
+            return pack_weight(interleaved(*both), bias, rounded=dtype in ROUNDED)
 
-        return NativeGated(pack() if kept is None else kept.get(name, pack), width)
+        packed = pack() if kept is None else kept.get(name, pack)
+        return NativeGated(packed, width, fine=dtype == "w8a16")
     both, biases = weights()
     bias = None if biases is None else torch.cat(biases)
     placed = _on(device, dtype, torch.cat(both), bias)
@@ -139,8 +156,8 @@ def _on(
     device: torch.device, dtype: str, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     kind = activation_dtype(dtype)
-    if dtype == "int8":
-        raise ModelUnavailable(f"int8 is not supported on {device}; use another --dtype")
+    if dtype in ROUNDED:
+        raise ModelUnavailable(f"{dtype} is not supported on {device}; use another --dtype")
     return weight.to(device, kind), None if bias is None else bias.to(device, kind)
 
 

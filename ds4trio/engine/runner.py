@@ -17,7 +17,7 @@ from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
-from ds4trio.engine.linear import is_native
+from ds4trio.engine.linear import ROUNDED, is_native
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Draw, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
@@ -101,8 +101,9 @@ class Runner:
         config: shape of the model.
         weights: its tensors by Hugging Face name; each is read once.
         device: ``auto`` (cuda, mps, cpu, the first there is) or a torch device.
-        dtype: ``auto`` (bfloat16 on cuda, float16 on mps, float32 on cpu), ``float32``,
-            ``bfloat16``, ``float16``, or ``int8`` on the CPU.
+        dtype: ``auto`` (bfloat16 on cuda, float16 on mps; on a CPU w8a16 where it has instructions
+            for it, else float32), ``float32``, ``bfloat16``, ``float16``, or on a CPU ``w8a16`` or
+            ``int8``.
         batch_invariant: a row has the same bits in any company, in every dtype and on every device,
             also where that costs time; it is tried out at once.
         context_length: positions a sequence can hold, at most the model's own; None for those.
@@ -143,7 +144,7 @@ class Runner:
         numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
         with torch.inference_mode():
             # Other forms are made as fast as they are read.
-            packed = keep_in / f"{kind}.packed" if keep_in and kind == "int8" else None
+            packed = keep_in / "rounded.packed" if keep_in and kind in ROUNDED else None
             self.decoder = Decoder(
                 config,
                 weights,
@@ -298,4 +299,8 @@ def find_device(name: str) -> torch.device:
 def _dtype(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
+    if device.type == "cpu":
+        from ds4trio.engine.native.groups import FORM
+
+        return "w8a16" if FORM is not None and FORM.dots else "float32"
     return {"cuda": "bfloat16", "mps": "float16"}.get(device.type, "float32")

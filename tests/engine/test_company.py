@@ -14,7 +14,7 @@ from ds4trio.engine.linear import activation_dtype, make_linear
 from ds4trio.engine.step import SamplingParams, StepItem
 from tests.engine.builders import CPU, Bench, generate, make_engine, make_pair, prompts, sampled
 
-DTYPES = {"float32": False, "int8": False, "bfloat16": True, "float16": True}
+DTYPES = {"float32": False, "w8a16": False, "int8": False, "bfloat16": True, "float16": True}
 """And whether batch invariance has to be asked for."""
 
 

@@ -51,7 +51,7 @@ def run(
     return tokens, steps, guesses
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8", "bfloat16"])
 @pytest.mark.parametrize("wish", WISHES)
 def test_guesses_change_neither_tokens_nor_logprobs(
     pair: Pair, dtype: str, wish: SamplingParams

@@ -219,7 +219,7 @@ def test_rows_apart_have_the_same_bits_however_a_sequence_is_cut(dtype: str) -> 
 # -- what is said at the start
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8"])
 def test_where_it_holds_anyway_it_changes_nothing(
     dtype: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,26 +103,27 @@ def test_what_an_eight_bit_file_has_is_not_rounded() -> None:
     assert torch.equal(found[1], scales.view(24, 3))
 
 
-def rounded_activations(rows: torch.Tensor) -> torch.Tensor:
-    """To eight bits of the largest in each group, float64."""
+def rounded_activations(rows: torch.Tensor, steps: int) -> torch.Tensor:
+    """To so many steps of the largest in each group, float64."""
     groups = rows.view(len(rows), -1, GROUP).double()
-    step = groups.abs().amax(-1, keepdim=True) / 127
+    step = groups.abs().amax(-1, keepdim=True) / steps
     return ((groups / step.clamp_min(1e-300)).round() * step).view(len(rows), -1)
 
 
 def assert_product(
-    found: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    found: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, steps: int
 ) -> None:
     """Of rounded activations with these weights, to the accuracy of float32."""
-    exact = rounded_activations(rows) @ weight.double().T + bias.double()
+    exact = rounded_activations(rows, steps) @ weight.double().T + bias.double()
     size = rows.double().abs() @ weight.double().abs().T + 1
     assert float(((found.double() - exact).abs() / size).max()) < 2e-5  # a half goes either way
 
 
 @pytest.mark.parametrize("outputs", [16, 24, 77])
 @pytest.mark.parametrize("bits", [4, pytest.param(8, marks=needs_bytes)])
-def test_products_of_groups_round_the_activations_to_eight_bits_and_nothing_else(
-    outputs: int, bits: int
+@pytest.mark.parametrize("fine", [False, True])
+def test_products_of_groups_round_the_activations_and_nothing_else(
+    outputs: int, bits: int, fine: bool
 ) -> None:
     weight, bias = on_grid(outputs, 192, "Q4_1"), random(outputs)
     if bits == 8:
@@ -136,14 +137,15 @@ def test_products_of_groups_round_the_activations_to_eight_bits_and_nothing_else
     rows[7, 3] = 500.0
     packed = pack_weight(weight, bias, rounded=True)
     assert packed.kind == (FOUR_BITS if bits == 4 else EIGHT_BITS)
-    result = NativeLinear(packed)(rows)
-    assert_product(result, rows, weight, bias)
+    result = NativeLinear(packed, fine=fine)(rows)
+    assert_product(result, rows, weight, bias, 127 * 254 if fine else 127)
     assert torch.equal(result[5], bias)
 
 
 @pytest.mark.parametrize("form", forms()[1:])
-def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form) -> None:
-    product = make_multiply_groups(form)
+@pytest.mark.parametrize("fine", [False, True])
+def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form, fine: bool) -> None:
+    product = make_multiply_groups(form, fine=fine)
     rows = random(2 * form.rows + 1, 96, seed=3)
     none, counter = np.empty(0, np.float32), np.zeros(1, np.int64)
     for bits in (4, 8) if form.dots else (4,):
@@ -152,14 +154,13 @@ def test_every_form_that_the_processor_has_gives_the_same_bits(form: Form) -> No
         assert parts is not None
         packed = pack_groups(*(part.numpy() for part in parts), bits=bits, form=form)
         out = np.empty((len(rows), 40), np.float32)
-        kind = FOUR_BITS if bits == 4 else EIGHT_BITS
         counter[:] = 0
-        product(rows.numpy(), packed, kind, none, out, STORE, counter)
-        expected = NativeLinear(pack_weight(weight, None, rounded=True))(rows)
+        product(rows.numpy(), packed, bits, none, out, STORE, counter)
+        expected = NativeLinear(pack_weight(weight, None, rounded=True), fine=fine)(rows)
         assert np.array_equal(out, expected.numpy())
 
 
-@pytest.mark.parametrize("form", [None, Form(lanes=8, dots=False, rows=4)])
+@pytest.mark.parametrize("form", [None, Form(lanes=8, dots=False, rows=4, fine_rows=2)])
 def test_where_bytes_are_not_multiplied_weights_are_rounded_and_nothing_else(
     form: Form | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +178,7 @@ def test_where_bytes_are_not_multiplied_weights_are_rounded_and_nothing_else(
     assert torch.equal(found[5].float(), bias)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8"])
 @pytest.mark.parametrize("grid", [False, True])
 def test_what_is_not_finite_shows_in_its_own_row_alone(dtype: str, grid: bool) -> None:
     weight = on_grid(64, 64, "Q4_1") if grid else random(64, 64)

@@ -34,7 +34,7 @@ def logits(pair: Pair, path: Path | None, dtype: str = "int8") -> torch.Tensor:
         return decoder(torch.tensor(TOKENS), plan, attention, None)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_second_start_reads_the_packed_weights_and_not_the_others(
     tmp_path: Path, dtype: str, bias: bool

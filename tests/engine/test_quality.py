@@ -53,12 +53,12 @@ def test_a_decoder_agrees_with_itself_and_with_the_reference_implementation() ->
 def test_a_coarser_format_is_found_to_differ_a_little() -> None:
     pair = make_pair()
     texts = [torch.randint(0, 320, (120,)).tolist()]
-    reference, int8, bfloat16 = (
+    reference, *others = (
         logits_of(pair.config, pair.weights, dtype=dtype, device=CPU, longest=120)
-        for dtype in ("float32", "int8", "bfloat16")
+        for dtype in ("float32", "int8", "w8a16", "bfloat16")
     )
-    with_int8, with_bfloat16 = (compare(reference, other, texts) for other in (int8, bfloat16))
-    assert 0 < with_int8.divergence < 0.02
+    with_int8, with_w8a16, with_bfloat16 = (compare(reference, other, texts) for other in others)
+    assert 0 < with_w8a16.divergence <= with_int8.divergence < 0.02
     assert 0 < with_bfloat16.divergence < 0.1
     assert with_int8.perplexity != with_int8.reference_perplexity
 

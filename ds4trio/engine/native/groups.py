@@ -37,11 +37,13 @@ class Form:
         dots: it has one instruction for the sum of 4 products of bytes, in 32 bits (VNNI). Without
             it such sums are made in 16 bits, which holds those of four-bit weights only.
         rows: most rows of a tile, so that its sums stay in registers.
+        fine_rows: the same with activations of two bytes.
     """
 
     lanes: int
     dots: bool
     rows: int
+    fine_rows: int
 
     @property
     def parts(self) -> int:
@@ -71,11 +73,11 @@ def forms() -> list[Form]:
 
     found = []
     if has("avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c"):
-        found.append(Form(lanes=16, dots=True, rows=12))
+        found.append(Form(lanes=16, dots=True, rows=12, fine_rows=8))
     if has("avx2", "fma", "f16c"):
         if has("avxvnni") or has("avx512vl", "avx512vnni"):
-            found.append(Form(lanes=8, dots=True, rows=4))
-        found.append(Form(lanes=8, dots=False, rows=4))
+            found.append(Form(lanes=8, dots=True, rows=4, fine_rows=2))
+        found.append(Form(lanes=8, dots=False, rows=4, fine_rows=2))
     return found
 
 

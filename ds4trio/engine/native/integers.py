@@ -7,6 +7,9 @@ with ``w = scale * q + least`` and ``a = a_scale * b``
 
 where ``sum(q b)`` is exact: in 32 bits, or in 16 where a processor has no better (a lane adds 8
 pairs, and 8 * 2 * 15 * 127 is below 2^15). So every way of computing it gives the same bits.
+
+Fine activations have 16 bits: what rounding to 8 leaves is rounded again, to 254 steps of one step.
+Both bytes are multiplied, and their sums are joined: ``254 * sum(q high) + sum(q low)``.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from numba.extending import intrinsic
 from ds4trio.engine.native.groups import GROUP, QUADS, Form
 from ds4trio.engine.native.vector import call, everywhere, load, store, switch_rows
 
-__all__ = ["make_group_tile", "quantise"]
+__all__ = ["make_group_tile", "make_quantise"]
 
 ACTIVATION_LEVELS = 127.0
+
+FINE_STEPS = 254.0
+"""From one level to the next, so that the lower byte runs from -127 to 127 too."""
 
 LEAST_ACTIVATION = 1e-35
 """Groups of which no activation is larger are zeros."""
@@ -47,7 +53,7 @@ class _Group:
     Args:
         form, bits: of the weights.
         parts: addresses of the parts of the group.
-        activations: address of the rows' bytes of this group, ``GROUP`` each.
+        activations: address of the bytes of this group, ``GROUP`` for each row and pass.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class _Group:
         self._ints = ir.VectorType(_int32, form.lanes)
 
     def sums(self, rows: int) -> list[list[ir.Value]]:
+        """Of so many rows; each of the passes counts as one."""
         totals: list[list[Any]] = [[None] * len(self._parts) for _ in range(rows)]
         for quad in range(0, QUADS, 2):
             pairs = [self._weights(part, quad) for part in self._parts]
@@ -113,17 +120,29 @@ class _Group:
         return sums if total is None else builder.add(total, sums)
 
 
-def make_group_tile(form: Form, bits: int) -> Any:
-    """A product of up to ``form.rows`` rows with a panel.
+def make_group_tile(form: Form, bits: int, *, fine: bool = False) -> Any:
+    """A product of up to ``form.rows`` rows with a panel, or ``form.fine_rows``.
 
     The function that is made takes ``(rows, activations, numbers, panel, groups, out,
     out_stride)``, all int64: how many rows; addresses of the first two of which ``quantise`` has
     filled, of the panel; how many groups there are; and where the results go ([rows, PANEL]
-    float32, ``out_stride`` bytes apart). Activations are int8 [groups, rows, GROUP], and numbers
-    are float32 [groups, rows, 2].
+    float32, ``out_stride`` bytes apart). Activations are int8 [groups, rows, passes, GROUP], and
+    numbers are float32 [groups, rows, 2].
+
+    Args:
+        fine: activations have two bytes, and so there are two passes.
     """
     floats = ir.VectorType(_float, form.lanes)
     halves = ir.VectorType(_half, form.lanes)
+    passes = 2 if fine else 1
+
+    def whole(builder: ir.IRBuilder, sums: Sequence[Sequence[ir.Value]], part: int) -> ir.Value:
+        """The sums of all passes of one row, as float32."""
+        high, *low = (builder.sitofp(own[part], floats) for own in sums)
+        if not low:
+            return high
+        steps = ir.Constant(floats, [FINE_STEPS] * form.lanes)
+        return call(builder, "fma", high, steps, low[0])
 
     def emit_for(builder: ir.IRBuilder, rows: int, args: Sequence[Any]) -> None:
         activations, numbers, panel, groups, out, out_stride = args
@@ -140,8 +159,8 @@ def make_group_tile(form: Form, bits: int) -> Any:
 
             group = part_of(panel, form.parts * size)
             parts = [builder.add(group, _int64(size * part)) for part in range(form.parts)]
-            own = part_of(activations, GROUP * rows)
-            exact = _Group(builder, form, bits, parts, own).sums(rows)
+            own = part_of(activations, GROUP * rows * passes)
+            exact = _Group(builder, form, bits, parts, own).sums(rows * passes)
             scale = [builder.fpext(load(builder, part, halves), floats) for part in parts]
             least = [
                 builder.fpext(load(builder, part, halves, 2 * form.lanes), floats) for part in parts
@@ -153,13 +172,16 @@ def make_group_tile(form: Form, bits: int) -> Any:
                     for place in (8 * row, 8 * row + 4)
                 )
                 for part, total in enumerate(totals[row]):
-                    product = builder.fmul(builder.sitofp(exact[row][part], floats), scale[part])
+                    sums = exact[row * passes : (row + 1) * passes]
+                    product = builder.fmul(whole(builder, sums, part), scale[part])
                     now = call(builder, "fma", product, a_scale, builder.load(total))
                     builder.store(call(builder, "fma", least[part], a_sum, now), total)
         for row, line in enumerate(totals):
             address = builder.add(out, builder.mul(out_stride, _int64(row)))
             for part, total in enumerate(line):
                 store(builder, builder.load(total), address, 4 * form.lanes * part)
+
+    most = form.fine_rows if fine else form.rows
 
     @intrinsic
     def tile(
@@ -172,49 +194,76 @@ def make_group_tile(form: Form, bits: int) -> Any:
         out: Any,
         out_stride: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 7), switch_rows(form.rows, emit_for)
+        return types.void(*[types.int64] * 7), switch_rows(most, emit_for)
 
     return tile
 
 
-@intrinsic
-def quantise(
-    _typing: Any, _row: Any, _groups: Any, _levels: Any, _numbers: Any, _apart: Any
-) -> Any:
-    """Round float32 numbers to 8 bits of the largest in each group of 32.
+def make_quantise(*, fine: bool = False) -> Any:
+    """Round float32 numbers to 8 bits of the largest in each group of 32, or to 16.
 
-    All arguments are int64: the address of the numbers, how many groups there are, where go the
-    levels (int8 [GROUP]) and the numbers (float32 [2]: scale, and sum of the rounded numbers) of
-    the first group, and how many rows lie together, so that those of the next group are so many
-    times as far away.
+    The function that is made takes ``(row, groups, levels, numbers, apart)``, all int64: the
+    address of the numbers, how many groups there are, where go the levels (int8 [passes, GROUP])
+    and the numbers (float32 [2]: scale of a level, or of a fine step, and sum of the rounded
+    numbers) of the first group, and how many rows lie together, so that those of the next group are
+    so many times as far away.
     """
+    steps = FINE_STEPS if fine else 1.0
+    passes = 2 if fine else 1
 
     def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
         row, groups, levels, numbers, apart = args
+
+        def every(number: float) -> ir.Constant:
+            return ir.Constant(_floats, [number] * 8)
+
         with cgutils.for_range(builder, groups) as loop:
             here = builder.add(row, builder.mul(loop.index, _int64(4 * GROUP)))
             step = builder.mul(loop.index, apart)
+            there = builder.add(levels, builder.mul(step, _int64(GROUP * passes)))
             parts = [load(builder, here, _floats, 4 * 8 * part) for part in range(4)]
             most = _fold(builder, [call(builder, "fabs", part) for part in parts], _larger)
-            scale = builder.fdiv(most, _float(ACTIVATION_LEVELS))
+            scale = builder.fdiv(most, _float(ACTIVATION_LEVELS * steps))
             # Below, the factor would not be finite. NaN is let through.
             some = builder.fcmp_unordered(">", most, _float(LEAST_ACTIVATION))
             inverse = builder.select(
                 some, builder.fdiv(_float(ACTIVATION_LEVELS), most), _float(0.0)
             )
             factor = everywhere(builder, inverse, 8)
-            rounded = [call(builder, "nearbyint", builder.fmul(part, factor)) for part in parts]
+            exact = [builder.fmul(part, factor) for part in parts]
+            rounded = [call(builder, "nearbyint", number) for number in exact]
+            _store_bytes(builder, rounded, there)
+            if fine:
+                rest = [builder.fsub(x, y) for x, y in zip(exact, rounded, strict=True)]
+                low = [
+                    call(builder, "nearbyint", builder.fmul(number, every(steps)))
+                    for number in rest
+                ]
+                _store_bytes(builder, low, builder.add(there, _int64(GROUP)))
+                rounded = [
+                    call(builder, "fma", high, every(steps), lower)
+                    for high, lower in zip(rounded, low, strict=True)
+                ]
             total = builder.fmul(_fold(builder, rounded, _added), scale)
             place = builder.add(numbers, builder.mul(step, _int64(8)))
             store(builder, scale, place)
             store(builder, total, place, 4)
-            there = builder.add(levels, builder.mul(step, _int64(GROUP)))
-            for part, whole in enumerate(rounded):
-                narrow = builder.trunc(builder.fptosi(whole, _ints), ir.VectorType(_int8, 8))
-                store(builder, narrow, there, 8 * part)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5), emit
+    @intrinsic
+    def quantise(
+        _typing: Any, _row: Any, _groups: Any, _levels: Any, _numbers: Any, _apart: Any
+    ) -> Any:
+        return types.void(*[types.int64] * 5), emit
+
+    return quantise
+
+
+def _store_bytes(builder: ir.IRBuilder, numbers: Sequence[ir.Value], address: ir.Value) -> None:
+    """Whole numbers from -127 to 127, 8 in a vector, as int8."""
+    for part, whole in enumerate(numbers):
+        narrow = builder.trunc(builder.fptosi(whole, _ints), ir.VectorType(_int8, 8))
+        store(builder, narrow, address, 8 * part)
 
 
 def _larger(builder: ir.IRBuilder, one: ir.Value, other: ir.Value) -> ir.Value:

@@ -8,6 +8,9 @@ import torch
 from ds4trio.engine.native.packed import Packed
 from ds4trio.engine.native.products import (
     ADD,
+    EIGHT_BITS,
+    FINE,
+    FOUR_BITS,
     GATE,
     STORE,
     multiply,
@@ -30,9 +33,12 @@ _none = np.empty(0, np.float32)
 
 
 class _Product:
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: Packed, *, fine: bool) -> None:
+        kind = (
+            packed.kind + FINE if fine and packed.kind in (FOUR_BITS, EIGHT_BITS) else packed.kind
+        )
         self._packed = packed
-        self._weights = (packed.weight, packed.kind, packed.scales, packed.bias)
+        self._weights = (packed.weight, kind, packed.scales, packed.bias)
         self._size = packed.outputs * packed.inputs
         self._norm: RMSNorm | None = None
         self._norm_numbers = (_none, np.float32(0.0))
@@ -55,7 +61,15 @@ class _Product:
 
 
 class NativeLinear(_Product):
-    """``Linear`` on a CPU. A row has the same bits in any company."""
+    """``Linear`` on a CPU. A row has the same bits in any company.
+
+    Args:
+        packed: the weight.
+        fine: where activations are rounded, to 16 bits in place of 8.
+    """
+
+    def __init__(self, packed: Packed, *, fine: bool = False) -> None:
+        super().__init__(packed, fine=fine)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         # A panel more between rows, or every row of a large product begins on the same cache set.
@@ -93,10 +107,11 @@ class NativeGated(_Product):
     Args:
         packed: of the weights that ``interleaved`` made.
         width: outputs.
+        fine: as for ``NativeLinear``.
     """
 
-    def __init__(self, packed: Packed, width: int) -> None:
-        super().__init__(packed)
+    def __init__(self, packed: Packed, width: int, *, fine: bool = False) -> None:
+        super().__init__(packed, fine=fine)
         self._width = width
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:

@@ -3,7 +3,7 @@ done with it afterwards are part of it, so that rows are read once and written o
 
 Weights come in four kinds: float32; int8 with a scale for each output, which are widened exactly,
 so that weights are rounded once, when they are packed, and activations never; and groups of four or
-eight bits, with activations of eight (``integers.py``).
+eight bits, with activations of eight or sixteen (``integers.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.types import int8 as _int8
 
 from ds4trio.engine.native.compiled import compiled
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
-from ds4trio.engine.native.integers import make_group_tile, quantise
+from ds4trio.engine.native.integers import make_group_tile, make_quantise
 from ds4trio.engine.native.vector import (
     PANEL,
     ROWS,
@@ -33,6 +33,7 @@ from ds4trio.engine.native.vector import (
 __all__ = [
     "ADD",
     "EIGHT_BITS",
+    "FINE",
     "FLOATS",
     "FOUR_BITS",
     "GATE",
@@ -46,6 +47,9 @@ __all__ = [
 
 FLOATS, WIDENED, FOUR_BITS, EIGHT_BITS = 0, 1, 2, 3
 """Kinds of weights."""
+
+FINE = 8
+"""Added to the kind of groups: activations of sixteen bits."""
 
 STORE, ADD, GATE = 0, 1, 2
 """What becomes of a product: it is the result; it is added to what is there; or, with panels of
@@ -113,18 +117,20 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
                 out[row + i, column + j] = line[j]
 
 
-def make_multiply_groups(form: Form) -> Any:
+def make_multiply_groups(form: Form, *, fine: bool = False) -> Any:
     """What a worker does of a product with weights in groups of this form."""
-    most = form.rows
-    tile_of_four = make_group_tile(form, 4)
-    tile_of_eight = make_group_tile(form, 8 if form.dots else 4)
+    most = form.fine_rows if fine else form.rows
+    row_bytes = GROUP * (2 if fine else 1)
+    quantise = make_quantise(fine=fine)
+    tile_of_four = make_group_tile(form, 4, fine=fine)
+    tile_of_eight = make_group_tile(form, 8 if form.dots else 4, fine=fine)
 
     @njit(nogil=True)  # kept with the kernel that calls it
-    def multiply_groups(source, weight, kind, bias, out, ending, counter):
+    def multiply_groups(source, weight, bits, bias, out, ending, counter):
         count, inputs = source.shape
         groups = inputs // GROUP
         blocks = -(-count // most)
-        levels = np.empty(count * inputs, np.int8)
+        levels = np.empty(count * groups * row_bytes, np.int8)
         numbers = np.empty(2 * count * groups, np.float32)
         row = 0
         for number in range(blocks):
@@ -133,8 +139,8 @@ def make_multiply_groups(form: Form) -> Any:
                 quantise(
                     source.ctypes.data + i * inputs * 4,
                     groups,
-                    levels.ctypes.data + row * inputs + (i - row) * GROUP,
-                    numbers.ctypes.data + row * groups * 8 + (i - row) * 8,
+                    levels.ctypes.data + (row * groups + i - row) * row_bytes,
+                    numbers.ctypes.data + (row * groups + i - row) * 8,
                     end - row,
                 )
             row = end
@@ -146,10 +152,10 @@ def make_multiply_groups(form: Form) -> Any:
             row = 0
             for number in range(blocks):
                 end = count * (number + 1) // blocks
-                own = levels.ctypes.data + row * inputs
+                own = levels.ctypes.data + row * groups * row_bytes
                 with_own = numbers.ctypes.data + row * groups * 8
                 result = block.ctypes.data
-                if kind == FOUR_BITS:
+                if bits == 4:
                     tile_of_four(end - row, own, with_own, address, groups, result, PANEL * 4)
                 else:
                     tile_of_eight(end - row, own, with_own, address, groups, result, PANEL * 4)
@@ -162,11 +168,14 @@ def make_multiply_groups(form: Form) -> Any:
 
 if FORM:
     _multiply_groups = make_multiply_groups(FORM)
+    _multiply_fine_groups = make_multiply_groups(FORM, fine=True)
 else:
 
     @compiled()
-    def _multiply_groups(source, weight, kind, bias, out, ending, counter):
+    def _multiply_groups(source, weight, bits, bias, out, ending, counter):
         pass
+
+    _multiply_fine_groups = _multiply_groups
 
 
 @compiled(void(*_arguments, int64[::1]))
@@ -174,8 +183,12 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
     """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
     count, inputs = rows.shape
     source = rows if len(norm) == 0 else _normalised(rows, norm, epsilon)
-    if kind in (FOUR_BITS, EIGHT_BITS):
-        _multiply_groups(source, weight, kind, bias, out, ending, counter)
+    if kind not in (FLOATS, WIDENED):
+        bits = 4 if kind & ~FINE == FOUR_BITS else 8
+        if kind & FINE:
+            _multiply_fine_groups(source, weight, bits, bias, out, ending, counter)
+        else:
+            _multiply_groups(source, weight, bits, bias, out, ending, counter)
         return
     block = np.empty((ROWS, PANEL), np.float32)
     widen = kind == WIDENED and count >= WIDEN_FROM
@@ -222,7 +235,7 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         norm: float32 [inputs], weights of an RMSNorm of the rows; empty for none.
         epsilon: of that norm, float32.
         weight: [panels, bytes of a panel], int8, from ``pack`` or ``pack_groups``.
-        kind: FLOATS, WIDENED, FOUR_BITS or EIGHT_BITS.
+        kind: FLOATS, WIDENED, FOUR_BITS or EIGHT_BITS; the last two also with FINE.
         scales: float32 [panels * PANEL], of the outputs, for WIDENED; else empty.
         bias: float32 [panels * PANEL]; empty for none.
         out: float32 [rows, outputs], with any stride between rows.
