@@ -8,7 +8,13 @@ import torch
 
 from ds4trio.engine.linear import make_gated, make_linear
 from ds4trio.engine.native import packed as packing
-from ds4trio.engine.native.attention import attend, attend_units, store, store_rows
+from ds4trio.engine.native.attention import (
+    attend,
+    attend_units,
+    prepare,
+    store,
+    store_rows,
+)
 from ds4trio.engine.native.grid import bytes_of, levels_of
 from ds4trio.engine.native.groups import FORM, GROUP, Form, forms, pack_groups
 from ds4trio.engine.native.linear import NativeLinear
@@ -230,7 +236,8 @@ def test_rows_that_are_not_there_are_refused(number: int) -> None:
         linear.rows(torch.tensor([0, number]))
 
 
-def test_kernels_are_compiled_before_they_are_called() -> None:
+def test_kernels_are_compiled_before_they_are_called_and_for_nothing_else() -> None:
+    prepare(halves=False)
     for kernel in (multiply, multiply_panels, read_rows, store, store_rows, attend, attend_units):
         assert kernel.signatures
         with pytest.raises(TypeError, match="No matching definition"):

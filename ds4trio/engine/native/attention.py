@@ -16,79 +16,21 @@ import numpy as np
 from numba import prange
 from numba.types import float32, int64, uint16, void
 
-from ds4trio.engine.native.compiled import compiled
+from ds4trio.engine.native.compiled import compile_for, compiled
+from ds4trio.engine.native.panels import add, add_two, multiply, multiply_two
 from ds4trio.engine.native.vector import (
     FEW_ROWS,
     PANEL,
     ROWS,
     claim,
     half_bits,
-    make_tile,
     softmax,
 )
 
-__all__ = ["attend", "attend_units", "store", "store_rows"]
+__all__ = ["attend", "attend_units", "prepare", "store", "store_rows"]
 
 MANY_BLOCKS = 16
 """From so many on a worker takes all heads of one, which lie side by side in a page."""
-
-_caches = float32[:, :, :, :, ::1], uint16[:, :, :, :, ::1]
-_heads = float32[:, :, ::1]
-_numbers = int64[::1]
-_inputs = float32[:, :, :]  # rows of a wide product lie apart
-
-
-def _store_signatures(*ends):
-    return [
-        void(_inputs, _heads, _numbers, _numbers, _heads, cache, cache, *ends) for cache in _caches
-    ]
-
-
-def _attend_signatures(*ends):
-    return [
-        void(_heads, cache, cache, int64[:, ::1], _numbers, float32[:, ::1], *ends)
-        for cache in _caches
-    ]
-
-
-_tile, _tile_of_halves = make_tile(), make_tile(of="float16")
-_two, _two_of_halves = make_tile(ahead=True), make_tile(of="float16", ahead=True)
-_onto, _halves_onto = make_tile(onto=True), make_tile(of="float16", onto=True)
-_two_onto = make_tile(onto=True, ahead=True)
-_two_of_halves_onto = make_tile(of="float16", onto=True, ahead=True)
-
-
-@compiled()
-def _multiply(halves, rows, activations, row_stride, count, out_stride, panel, out):
-    """``make_tile`` has the arguments; halves are constant, so one of the calls is left."""
-    if halves:
-        _tile_of_halves(rows, activations, row_stride, count, out_stride, panel, out)
-    else:
-        _tile(rows, activations, row_stride, count, out_stride, panel, out)
-
-
-@compiled()
-def _multiply_two(halves, rows, activations, row_stride, count, out_stride, *places):
-    if halves:
-        _two_of_halves(rows, activations, row_stride, count, out_stride, *places)
-    else:
-        _two(rows, activations, row_stride, count, out_stride, *places)
-
-
-@compiled()
-def _add(halves, rows, activations, row_stride, count, out_stride, panel, out):
-    if halves:
-        _halves_onto(rows, activations, row_stride, count, out_stride, panel, out)
-    else:
-        _onto(rows, activations, row_stride, count, out_stride, panel, out)
-
-
-@compiled()
-def _add_two(halves, rows, activations, row_stride, count, out_stride, *places):
-    if halves:
-        _two_of_halves_onto(rows, activations, row_stride, count, out_stride, *places)
-    else:
-        _two_onto(rows, activations, row_stride, count, out_stride, *places)
 
 
 @compiled()
@@ -121,7 +63,7 @@ def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores, aft
         here, there = places[panel], out + 4 * PANEL * panel
         if count <= FEW_ROWS and panel + 1 < len(places):
             more = panel + 3 < len(places)
-            _multiply_two(
+            multiply_two(
                 size == 2,
                 count,
                 queries,
@@ -137,7 +79,7 @@ def _score(queries, count, keys, kv_head, tables, head_dim, longest, scores, aft
             )
             panel += 2
         else:
-            _multiply(size == 2, count, queries, 4 * head_dim, head_dim, apart, here, there)
+            multiply(size == 2, count, queries, 4 * head_dim, head_dim, apart, here, there)
             panel += 1
 
 
@@ -163,7 +105,7 @@ def _mix(scores, count, values, kv_head, tables, longest, out, after):
             place, sums = here + panel * panel_bytes, out + 4 * PANEL * panel
             if panel + 1 < panels and count <= FEW_ROWS:
                 then = ahead + panel * panel_bytes
-                _add_two(
+                add_two(
                     size == 2,
                     count,
                     own,
@@ -179,7 +121,7 @@ def _mix(scores, count, values, kv_head, tables, longest, out, after):
                 )
                 panel += 2
             else:
-                _add(size == 2, count, own, apart, seen, sums_apart, place, sums)
+                add(size == 2, count, own, apart, seen, sums_apart, place, sums)
                 panel += 1
 
 
@@ -268,7 +210,7 @@ def _rotate(heads, turns, out):
             out[head, 2 * pair + 1] = even * sine + odd * cosine
 
 
-@compiled(*_store_signatures(int64, int64))
+@compiled()
 def store_rows(inputs, rotations, positions, places, queries, keys, values, first, last):
     """The part of ``store`` that falls to one worker: these rows."""
     for row in range(first, last):
@@ -277,7 +219,7 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
         _keep(inputs[row], turns, queries.shape[1], places[row], keys, values)
 
 
-@compiled(*_attend_signatures(int64[::1]))
+@compiled()
 def attend_units(queries, keys, values, blocks, tables, out, counter):
     """What one worker does of ``attend``: the blocks that it claims (int64 [1]), or the heads of
     blocks where these are few."""
@@ -290,7 +232,7 @@ def attend_units(queries, keys, values, blocks, tables, out, counter):
         unit = claim(counter.ctypes.data)
 
 
-@compiled(*_store_signatures(int64), parallel=True)
+@compiled(parallel=True)
 def store(inputs, rotations, positions, places, queries, keys, values, workers):
     """Rotate queries and keys, and store keys and values.
 
@@ -312,7 +254,7 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
         store_rows(inputs, rotations, positions, places, queries, keys, values, first, last)
 
 
-@compiled(*_attend_signatures(int64), parallel=True)
+@compiled(parallel=True)
 def attend(queries, keys, values, blocks, tables, out, workers):
     """Attend, rows being grouped into blocks of neighbours in one sequence.
 
@@ -328,3 +270,16 @@ def attend(queries, keys, values, blocks, tables, out, workers):
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         attend_units(queries, keys, values, blocks, tables, out, counter)
+
+
+def prepare(*, halves: bool) -> None:
+    """Compile what is called from outside, for a cache in float16 or in float32."""
+    cache = (uint16 if halves else float32)[:, :, :, :, ::1]
+    heads, numbers = float32[:, :, ::1], int64[::1]
+    inputs = float32[:, :, :]  # rows of a wide product lie apart
+    stored = (inputs, heads, numbers, numbers, heads, cache, cache)
+    attended = (heads, cache, cache, int64[:, ::1], numbers, float32[:, ::1])
+    compile_for(store_rows, void(*stored, int64, int64))
+    compile_for(store, void(*stored, int64))
+    compile_for(attend_units, void(*attended, int64[::1]))
+    compile_for(attend, void(*attended, int64))

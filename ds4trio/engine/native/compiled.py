@@ -27,7 +27,7 @@ from numba.core.caching import (
 
 from ds4trio.models.cache import cache_folder
 
-__all__ = ["compiled"]
+__all__ = ["compile_for", "compiled"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def compiled(*signatures: Any, parallel: bool = False) -> Callable[[Callable[...
 
     Args:
         signatures: Numba's, of what it is compiled for, when it is defined and for nothing else.
-            None for a part of other kernels, which is compiled with them.
+            None for a part of other kernels, which is compiled with them, and for one that
+            ``compile_for`` compiles when it is known for what.
         parallel: whether each ``prange`` in it is shared among threads.
     """
 
@@ -57,6 +58,13 @@ def compiled(*signatures: Any, parallel: bool = False) -> Callable[[Callable[...
         return kernel
 
     return compile_it
+
+
+def compile_for(kernel: Any, signature: Any) -> None:
+    """Have a kernel for these arguments, and from now on for none that were not asked for."""
+    kernel.disable_compile(False)
+    kernel.compile(signature)
+    kernel.disable_compile()
 
 
 @functools.cache

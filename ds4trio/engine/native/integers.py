@@ -23,7 +23,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ds4trio.engine.native.groups import GROUP, QUADS, Form
-from ds4trio.engine.native.vector import call, everywhere, load, store, switch_rows
+from ds4trio.engine.native.tiles import switch_rows
+from ds4trio.engine.native.vector import call, everywhere, load, store
 
 __all__ = ["make_group_tile", "make_quantise"]
 

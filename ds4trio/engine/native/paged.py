@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from ds4trio.engine.attention_parts import Span
-from ds4trio.engine.native.attention import attend, attend_units, store, store_rows
+from ds4trio.engine.native.attention import attend, attend_units, prepare, store, store_rows
 from ds4trio.engine.native.vector import PANEL, ROWS
 from ds4trio.engine.native.workers import workers
 from ds4trio.engine.rope import rotations
@@ -77,6 +77,7 @@ class NativeAttention:
         places = (config.layers, pages, config.kv_heads)
         key_panels, value_panels = page_size // PANEL, -(-config.head_dim // PANEL)
         kind = np.uint16 if dtype == torch.float16 else np.float32
+        prepare(halves=dtype == torch.float16)
         self._keys = np.empty((*places, key_panels, config.head_dim, PANEL), kind)
         self._values = np.empty((*places, value_panels, page_size, PANEL), kind)
 

@@ -20,13 +20,13 @@ from numba.types import int8 as _int8
 from ds4trio.engine.native.compiled import compiled
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
 from ds4trio.engine.native.integers import make_group_tile, make_quantise
+from ds4trio.engine.native.tiles import make_tile
 from ds4trio.engine.native.vector import (
     PANEL,
     ROWS,
     claim,
     gate,
     half_at,
-    make_tile,
     sum_of_squares,
 )
 
