@@ -13,12 +13,12 @@ from ds4trio.errors import InvalidRequest, TokenOutOfVocabulary
 __all__ = ["Sampling"]
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
-    ("temperature", 0.0, 2.0),
-    ("top_p", 0.0, 1.0),
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
     ("top_k", -1, 2**31),
-    ("min_p", 0.0, 1.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("presence_penalty", -2.0, 2.0),
+    ("min_p", 0, 1),
+    ("frequency_penalty", -2, 2),
+    ("presence_penalty", -2, 2),
     ("top_logprobs", 0, 20),
     ("seed", -(2**63), 2**64 - 1),
 )
@@ -59,7 +59,7 @@ class Sampling:
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails this too
-                raise InvalidRequest(f"{name} must be from {low:g} to {high:g}", param=name)
+                raise InvalidRequest(f"{name} must be from {low} to {high}", param=name)
         if not 0.01 <= self.repetition_penalty <= 10.0:
             raise InvalidRequest(
                 "repetition_penalty must be from 0.01 to 10", param="repetition_penalty"

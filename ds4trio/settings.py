@@ -139,6 +139,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _ = self.kv_memory_bytes
         except ValueError as error:
             raise ValueError(f"kv_memory: {error}") from None
+        if not all(key.strip() for key in self.api_key):
+            raise ValueError("api_key: a key must not be empty; leave it out for no check")
         for origin in self.allow_origin:
             if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
                 raise ValueError(

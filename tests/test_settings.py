@@ -64,6 +64,13 @@ def test_empty_variable_is_none(text: str) -> None:
     assert Settings.load({"DS4TRIO_PORT": text, "DS4TRIO_API_KEY": text}) == Settings()
 
 
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_key_is_refused(key: str) -> None:
+    """As a flag it is what becomes of an unset variable: it must not let everybody in."""
+    with pytest.raises(SettingsError, match="a key must not be empty"):
+        Settings.load({}, {"api_key": (key,)})
+
+
 def test_other_variables_do_not_matter() -> None:
     assert Settings.load({"PORT": "1", "DS4TRIO_": "x", "DS4TRIO_NONE": "1"}) == Settings()
 

@@ -82,8 +82,8 @@ def error_response(error: WireError) -> Response:
 
 
 _NOT_SERVED = {
-    404: "there is nothing at this path; docs/api.md lists what there is",
-    405: "this path is not served with this method; docs/api.md lists what there is",
+    404: "there is nothing at this path; the API is below /v1, and GET / is a page to chat",
+    405: "this path is not served with this method",
 }
 
 

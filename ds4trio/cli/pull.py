@@ -14,7 +14,7 @@ __all__ = ["pull"]
 @click.command()
 @click.argument("model", default=DEFAULT_MODEL, required=False)
 def pull(model: str) -> None:
-    """Fetch and convert MODEL, so that serve starts at once and needs no network.
+    """Fetch and convert MODEL, so that serve need not, and needs no network.
 
     MODEL is an alias, the path of a GGUF file or of a Hugging Face folder, or a hub id (org/name).
     Without it, the default model. Prints where the model is.

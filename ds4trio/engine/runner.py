@@ -289,6 +289,8 @@ def find_device(name: str) -> torch.device:
             name = "cuda"
         else:
             name = "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ModelUnavailable("device 'mps' cannot be used: this machine or this torch has none")
     try:  # a tensor's device has a number, which a name may lack
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ds4trio.errors import ModelUnavailable
 
-__all__ = ["cache_folder", "publish_file"]
+__all__ = ["cache_folder", "publish_file", "require_room"]
 
 
 def cache_folder() -> Path:
@@ -28,6 +28,26 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "ds4trio"
+
+
+def require_room(target: Path) -> None:
+    """Try the folder of a file that is about to be fetched, before the time for it is spent.
+
+    Raises:
+        ModelUnavailable: the folder cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise _cannot_be_written(target.parent, error) from error
+
+
+def _cannot_be_written(folder: Path, error: OSError) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"The cache folder {folder} cannot be written ({error.strerror or error}); "
+        "set DS4TRIO_CACHE to a folder with room that can."
+    )
 
 
 def publish_file(target: Path, write: Callable[[Path], None]) -> Path:
@@ -55,8 +75,5 @@ def publish_file(target: Path, write: Callable[[Path], None]) -> Path:
                 if not target.is_file():
                     raise
     except OSError as error:
-        raise ModelUnavailable(
-            f"The cache folder {folder} cannot be written ({error.strerror or error}); "
-            "set DS4TRIO_CACHE to a folder with room that can."
-        ) from error
+        raise _cannot_be_written(folder, error) from error
     return target

