@@ -55,7 +55,7 @@ class _Product:
             )
         arguments = (rows.numpy(), *self._norm_numbers, *self._weights, out.numpy(), ending)
         if rows.shape[0] * self._size < FEW or workers() == 1:
-            multiply_panels(*arguments, np.zeros(1, np.int64))
+            multiply_panels(*arguments, np.array((0, len(self._packed.weight))))
         else:
             multiply(*arguments, workers())
 

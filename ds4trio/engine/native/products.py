@@ -57,6 +57,10 @@ eight gates and eight ups, the result is ``silu(gate) * up``."""
 
 HALF = PANEL // 2
 
+CLAIMS = 8
+"""Of a worker in one product. More would cost time where a panel is done in a tenth of a microsecond;
+with fewer, others would wait for one that the system holds up."""
+
 WIDEN_FROM = 2 * ROWS + 1
 """From so many rows on, a panel of int8 is widened once for all of them."""
 
@@ -91,6 +95,13 @@ def _normalised(rows, norm, epsilon):
         for j in range(inputs):
             normed[i, j] = row[j] * factor * norm[j]
     return normed
+
+
+@compiled()
+def _claim(counter, panels):
+    """The next panels that a worker does: the first, and the one after the last."""
+    first = claim(counter.ctypes.data) * counter[1]
+    return min(first, panels), min(first + counter[1], panels)
 
 
 @compiled()
@@ -146,8 +157,8 @@ def make_multiply_groups(form: Form, *, fine: bool = False) -> Any:
             row = end
         block = np.empty((most, PANEL), np.float32)
         none = np.empty(0, np.float32)
-        panel = claim(counter.ctypes.data)
-        while panel < len(weight):
+        panel, last = _claim(counter, len(weight))
+        while panel < last:
             address = weight.ctypes.data + panel * weight.shape[1]
             row = 0
             for number in range(blocks):
@@ -161,7 +172,9 @@ def make_multiply_groups(form: Form, *, fine: bool = False) -> Any:
                     tile_of_eight(end - row, own, with_own, address, groups, result, PANEL * 4)
                 _finish(block, row, end, panel, none, bias, out, ending)
                 row = end
-            panel = claim(counter.ctypes.data)
+            panel += 1
+            if panel == last:
+                panel, last = _claim(counter, len(weight))
 
     return multiply_groups
 
@@ -180,7 +193,11 @@ else:
 
 @compiled(void(*_arguments, int64[::1]))
 def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter):
-    """What one worker does of ``multiply``: the panels that it claims (int64 [1])."""
+    """What one worker does of ``multiply``: the panels that it claims.
+
+    Args:
+        counter: int64 [2], claims so far, and how many panels one takes.
+    """
     count, inputs = rows.shape
     source = rows if len(norm) == 0 else _normalised(rows, norm, epsilon)
     if kind not in (FLOATS, WIDENED):
@@ -195,8 +212,8 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
     wide = np.empty(inputs * PANEL if widen else 0, np.float32)
     blocks = -(-count // ROWS)
     stride = inputs * 4
-    panel = claim(counter.ctypes.data)
-    while panel < len(weight):
+    panel, last = _claim(counter, len(weight))
+    while panel < last:
         address = weight.ctypes.data + panel * weight.shape[1]
         if widen:
             for i in range(inputs * PANEL):
@@ -214,7 +231,9 @@ def multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending
                 _tile(end - row, here, stride, inputs, PANEL * 4, address, block.ctypes.data)
             _finish(block, row, end, panel, scales, bias, out, ending)
             row = end
-        panel = claim(counter.ctypes.data)
+        panel += 1
+        if panel == last:
+            panel, last = _claim(counter, len(weight))
 
 
 def pack(weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -242,7 +261,8 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         ending: STORE, ADD or GATE.
         workers: threads.
     """
-    counter = np.zeros(1, np.int64)
+    counter = np.zeros(2, np.int64)
+    counter[1] = max(1, len(weight) // (workers * CLAIMS))
     for _ in prange(workers):
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
 
