@@ -160,11 +160,19 @@ class _Connection:
         connection.cancel()
 
     async def _send(self, event: dict[str, Any]) -> None:
+        frame = encode(event).decode()
+        # closed: all that mattered was said, and the close frame is on its way
+        with contextlib.suppress(trio.ClosedResourceError):
+            try:
+                self._outgoing.send_nowait(frame)  # mostly somebody waits for it
+            except trio.WouldBlock:
+                await self._send_in_time(frame)
+
+    async def _send_in_time(self, frame: str) -> None:
         timeout = self._service.settings.send_timeout
         try:
-            # closed: all that mattered was said, and the close frame is on its way
-            with trio.fail_after(timeout), contextlib.suppress(trio.ClosedResourceError):
-                await self._outgoing.send(encode(event).decode())
+            with trio.fail_after(timeout):
+                await self._outgoing.send(frame)
         except trio.TooSlowError:
             raise ClientStalled(
                 f"a client has not read its WebSocket for {timeout:g} s; it is closed"

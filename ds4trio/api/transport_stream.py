@@ -9,6 +9,7 @@ the connection itself, after a short while left for its tasks to finish.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from contextlib import suppress
@@ -17,6 +18,9 @@ from typing import Any
 import trio
 
 __all__ = ["BoundedStream"]
+
+POSIX = os.name == "posix"
+"""A socket can be written to as a file."""
 
 WRITE_CHUNK = 16 * 1024
 """Bytes that a client must take within one send timeout; the most that TLS puts in one record."""
@@ -53,6 +57,18 @@ class BoundedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def send_at_once(self, data: bytes) -> int:
+        """Send what the kernel takes without waiting, and say how many bytes that were.
+
+        0 where it takes nothing now, on TLS, and where something is wrong: ``send_all`` will say.
+        """
+        if self._finished or self._sending or not isinstance(self._stream, trio.SocketStream):
+            return 0
+        try:
+            return os.write(self._stream.socket.fileno(), data) if data and POSIX else 0
+        except OSError:
+            return 0
 
     async def send_all(self, data: bytes | bytearray) -> None:
         """Send all of ``data``.

@@ -25,6 +25,8 @@ class TokenSequence:
         evaluated: how many of them the engine has committed.
         reused: how many of those came from the prefix cache when it was opened.
         in_flight: its parts of the steps that run or wait to run, in order.
+        scheduled: its length in the engine when those have succeeded, and every guess in them.
+        drawn_in_flight: tokens that those will draw, if every guess holds.
         reach: the farthest that a step could have brought it: pages are held up to there.
         last_is_drawn: the last token was drawn and has not been evaluated yet.
         last_is_on_device: moreover the engine still holds it, so it need not be sent.
@@ -37,20 +39,12 @@ class TokenSequence:
     evaluated: int = field(default=0, init=False)
     reused: int = field(default=0, init=False)
     in_flight: deque[StepItem] = field(default_factory=deque, init=False)
+    scheduled: int = field(default=0, init=False)
+    drawn_in_flight: int = field(default=0, init=False)
     reach: int = field(default=0, init=False)
     last_is_drawn: bool = field(default=False, init=False)
     last_is_on_device: bool = field(default=False, init=False)
     charged: int = field(default=0, init=False)
-
-    @property
-    def scheduled(self) -> int:
-        """Its length in the engine when the steps in flight have succeeded, and every guess."""
-        return self.evaluated + sum(item.most for item in self.in_flight)
-
-    @property
-    def drawn_in_flight(self) -> int:
-        """Tokens that the steps in flight will draw, if every guess holds."""
-        return sum(1 + item.draft for item in self.in_flight if item.sample)
 
     @property
     def waiting(self) -> int:
@@ -81,31 +75,41 @@ class TokenSequence:
 
     def found_in_cache(self, count: int) -> None:
         """It was opened in the engine, where the first ``count`` tokens are evaluated already."""
-        self.evaluated = self.reused = self.reach = count
+        self.evaluated = self.reused = self.reach = self.scheduled = count
         self.charged = max(self.charged, count)
 
     def taken_off(self, item: StepItem) -> None:
         """The item is part of a step that will run."""
         self.in_flight.append(item)
+        self.scheduled += item.most
+        self.drawn_in_flight += _drawn(item)
         self.reach = max(self.reach, self.scheduled)
 
     def landed(self, drawn: int) -> None:
         """The oldest item in flight is committed. So many tokens came of it; ``drew`` follows."""
-        self.evaluated += self.in_flight.popleft().evaluated(drawn)
+        item = self.in_flight.popleft()
+        self.evaluated += item.evaluated(drawn)
+        self.scheduled += item.evaluated(drawn) - item.most  # less the guesses that did not hold
+        self.drawn_in_flight -= _drawn(item)
         self.last_is_on_device = False
         if self.evaluated == len(self.tokens):
             self.last_is_drawn = False
 
     def turned_back(self) -> None:
         """What is in flight comes to nothing. The engine has what was committed before."""
-        self.in_flight.clear()
+        self._forget_steps()
         self.reach = self.evaluated
 
     def lost(self) -> None:
         """The engine has nothing of it any more."""
-        self.in_flight.clear()
         self.evaluated = self.reused = 0
+        self._forget_steps()
         self.last_is_on_device = False
+
+    def _forget_steps(self) -> None:
+        self.in_flight.clear()
+        self.scheduled = self.evaluated
+        self.drawn_in_flight = 0
 
     def pages_for_next(self, count: int) -> int:
         """Pages that ``count`` more tokens need beyond those it holds."""
@@ -127,3 +131,8 @@ class TokenSequence:
         certain = self.evaluated + sum(item.evaluated(0) for item in self.in_flight)
         before, self.charged = self.charged, max(self.charged, certain)
         return self.charged - before
+
+
+def _drawn(item: StepItem) -> int:
+    """Tokens that an item draws at most."""
+    return 1 + item.draft if item.sample else 0

@@ -24,7 +24,7 @@ def session(
     made = Session(number, INFO, SamplingParams(), lambda: None, SessionTimes(0.0), user=user)
     made.times.last_step = last_step
     made.tokens = [1] * tokens
-    made.evaluated = evaluated
+    made.evaluated = made.scheduled = evaluated
     made.opened_in_engine = True
     decoding = tokens - evaluated == 1
     made.state = SlotState.PENDING if decoding else SlotState.PREFILLING
@@ -80,6 +80,7 @@ def step(sessions: list[Session], shares: Shares, budget: Budget) -> list[tuple[
     plan = plan_step(sessions, free(10_000), budget, shares, looked())
     for member, item in plan.rows:
         member.evaluated += len(item.tokens)
+        member.scheduled = member.evaluated
         shares.charge(member.user, len(item.tokens) or 1)
         if not member.waiting:
             member.state = SlotState.FREE

@@ -58,8 +58,8 @@ eight gates and eight ups, the result is ``silu(gate) * up``."""
 HALF = PANEL // 2
 
 CLAIMS = 8
-"""Of a worker in one product. More would cost time where a panel is done in a tenth of a microsecond;
-with fewer, others would wait for one that the system holds up."""
+"""Of a worker in one product. More would cost time where a panel is done in a tenth of a
+microsecond; with fewer, others would wait for one that the system holds up."""
 
 WIDEN_FROM = 2 * ROWS + 1
 """From so many rows on, a panel of int8 is widened once for all of them."""
