@@ -19,7 +19,7 @@ from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import ROUNDED, is_native
 from ds4trio.engine.lookup import Lookup
-from ds4trio.engine.sampler import Draw, sample
+from ds4trio.engine.sampler import Bias, Draw, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
 from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
@@ -37,6 +37,7 @@ class _Sequence:
         tokens: ids of the positions whose keys and values are in the cache.
         pages: where those are.
         pending: the token drawn last, not yet evaluated; None where there is none.
+        bias: of how it draws.
         lookup: finds guesses; made when the first ones are asked for.
     """
 
@@ -44,6 +45,7 @@ class _Sequence:
     tokens: array[int]
     pages: list[int]
     pending: int | None
+    bias: Bias | None
     lookup: Lookup | None = None
 
     def guesses(self, last: int, most: int) -> list[int]:
@@ -76,7 +78,7 @@ class _Work:
         sampling, before = self.sequence.sampling, self.sequence.tokens
         certain = len(self.tokens) - self.guessed
         return [
-            Draw(sampling, before + array("q", self.tokens[:end]))
+            Draw(sampling, before + array("q", self.tokens[:end]), self.sequence.bias)
             for end in range(certain, len(self.tokens) + 1)
         ]
 
@@ -211,7 +213,7 @@ class Runner:
             del self._sequences[sequence]
         for new in command.opens:
             self._sequences[new.sequence] = _Sequence(
-                new.sampling, new.tokens[:], list(new.pages), new.pending
+                new.sampling, new.tokens[:], list(new.pages), new.pending, Bias.of(new.sampling)
             )
         batch = [self._work(row) for row in command.rows]
         sampled = self._evaluate(batch) if batch else []

@@ -17,7 +17,7 @@ import torch
 from ds4trio.engine.step import SampledToken, SamplingParams
 from ds4trio.engine.stream import uniform
 
-__all__ = ["Draw", "sample"]
+__all__ = ["Bias", "Draw", "sample"]
 
 CANDIDATES = 128
 """How many of the likeliest tokens are looked at before the whole vocabulary is sorted."""
@@ -27,16 +27,41 @@ ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Bias:
+    """A sequence's logit biases, ready to be added.
+
+    Attributes:
+        ids: int64 [count].
+        amounts: float32 [count].
+    """
+
+    ids: torch.Tensor
+    amounts: torch.Tensor
+
+    @classmethod
+    def of(cls, params: SamplingParams) -> Bias | None:
+        """None where there is none. A vocabulary of them takes 50 ms, so it is done once."""
+        if not params.logit_bias:
+            return None
+        return cls(
+            torch.tensor(list(params.logit_bias)),
+            torch.tensor(list(params.logit_bias.values()), dtype=torch.float32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """One row's wish.
 
     Attributes:
         params: how to draw.
         history: int64 ids of every token before the drawn one, prompt first.
+        bias: of the params.
     """
 
     params: SamplingParams
     history: array[int]
+    bias: Bias | None
 
     @property
     def number(self) -> int:
@@ -139,11 +164,10 @@ def _penalise(row: torch.Tensor, draw: Draw) -> None:
     if params.presence_penalty != 0.0 and len(output):
         row[output] = row[output] - params.presence_penalty
     if params.frequency_penalty != 0.0 and len(output):
-        amount = torch.full((len(output),), -params.frequency_penalty, device=device)
+        amount = torch.full((len(output),), -float(params.frequency_penalty), device=device)
         row.index_add_(0, output, amount)
-    if params.logit_bias:
-        ids = torch.tensor(list(params.logit_bias), device=device)
-        row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), device=device))
+    if draw.bias is not None:
+        row.index_add_(0, draw.bias.ids.to(device), draw.bias.amounts.to(device))
     row.nan_to_num_()
 
 
@@ -272,13 +296,14 @@ def _kept(
     kept = torch.tensor(limits, device=device).unsqueeze(1)
     unknown = torch.zeros_like(kept, dtype=torch.bool)
     if any(p.top_p < 1.0 for p in params):
-        whole = torch.ones_like(sums[:, :1])
+        all_there = values[:, -1:] == 0  # what the columns leave out has no probability
+        whole = torch.where(all_there & (kept < vocabulary), sums[:, -1:], 1.0)
         within = torch.where(kept <= width, sums.gather(1, kept.clamp(max=width) - 1), whole)
         shares = torch.tensor([p.top_p for p in params], dtype=sums.dtype, device=device)
         before = (sums < shares.unsqueeze(1) * within).sum(-1, keepdim=True)
         nucleus = torch.where(shares.unsqueeze(1) < 1.0, before + 1, vocabulary)
         # Where top_k reaches beyond the columns, the total of what it leaves is not known yet.
-        unknown = (kept > width) & (kept < vocabulary) & (shares.unsqueeze(1) < 1.0)
+        unknown = (kept > width) & (kept < vocabulary) & (shares.unsqueeze(1) < 1.0) & ~all_there
         kept = torch.minimum(kept, nucleus)
     if any(p.min_p > 0.0 for p in params):
         least = torch.tensor([p.min_p for p in params], device=device).unsqueeze(1)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds4trio.engine.sampler import Draw, sample
+from ds4trio.engine.sampler import Bias, Draw, sample
 from ds4trio.engine.step import SampledToken, SamplingParams
 from ds4trio.engine.stream import philox4x32, uniform
 
@@ -22,16 +22,27 @@ FLOATS = st.floats(-30, 30, width=32)
 def drawn(
     logits: torch.Tensor, *params: SamplingParams, history: Sequence[int] = ()
 ) -> list[SampledToken]:
-    return sample(logits, [Draw(p, array("q", history)) for p in params])
+    return sample(logits, [Draw(p, array("q", history), Bias.of(p)) for p in params])
 
 
 def frequencies(logits: Sequence[float], **settings: float) -> dict[int, float]:
     """How often each token comes, over the first draws of many streams."""
-    count = 4000
+    count = 4000 if len(logits) < 1000 else 100
     rows = torch.tensor([list(logits)]).expand(count, -1)
-    draws = [Draw(SamplingParams(seed=n, **settings), array("q")) for n in range(count)]  # type: ignore[arg-type]
+    draws = [Draw(SamplingParams(seed=n, **settings), array("q"), None) for n in range(count)]  # type: ignore[arg-type]
     counts = Counter(token.token for token in sample(rows, draws))
     return {token: number / count for token, number in sorted(counts.items())}
+
+
+@pytest.mark.parametrize("top_k", [0, 2, 128, 129, 200, 2999])
+@pytest.mark.parametrize("cut", [{"top_p": 0.1}, {"top_p": 1e-9}, {"top_p": 0.9, "min_p": 1.0}])
+def test_where_few_tokens_have_any_probability_the_cuts_hold(
+    top_k: int, cut: dict[str, float]
+) -> None:
+    """As with a strong bias or a low temperature: the likeliest 128 are all that there is."""
+    logits = [-1000.0] * 3000
+    logits[7], logits[2000] = math.log(0.6), math.log(0.4)
+    assert frequencies(logits, top_k=top_k, **cut) == {7: 1.0}
 
 
 def test_row_by_row_the_same_is_drawn() -> None:
@@ -47,6 +58,7 @@ def test_row_by_row_the_same_is_drawn() -> None:
                 top_logprobs=i % 4,
             ),
             array("q", range(i)),
+            None,
         )
         for i in range(len(logits))
     ]
@@ -250,7 +262,7 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_rows(bad: float)
 def test_draws_of_one_stream_differ_and_repeat() -> None:
     logits = torch.zeros(64, 1000)
     params = SamplingParams(seed=3, prompt_length=2)
-    draws = [Draw(params, array("q", [0] * (2 + n))) for n in range(64)]
+    draws = [Draw(params, array("q", [0] * (2 + n)), None) for n in range(64)]
     tokens = [token.token for token in sample(logits, draws)]
     assert len(set(tokens)) > 50
     assert [token.token for token in sample(logits, draws)] == tokens
