@@ -137,17 +137,23 @@ class ProcessRunner:
         self.ready = False
         for pause in PAUSES:
             self._stopping.wait(pause)
-            with self._changing:
-                if self._stopping.is_set():
-                    raise StepVoid("the engine has been stopped")
-                child = self._child = _Child(self._spec)
+            child: _Child | None = None
             try:
+                with self._changing:
+                    if self._stopping.is_set():
+                        raise StepVoid("the engine has been stopped")
+                    child = self._child = _Child(self._spec)
                 child.started()
-            except (EngineDied, ModelUnavailable) as error:
+            except (
+                EngineDied,
+                ModelUnavailable,
+                OSError,
+            ) as error:  # no descriptors or memory left
                 _log.error("the engine's process could not be started again: %s", error)
-                child.end()
                 with self._changing:
                     self._child = None
+                if child is not None:
+                    child.end()
             else:
                 _log.warning("the engine's process was started again")
                 self.ready = True

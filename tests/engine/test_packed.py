@@ -48,7 +48,7 @@ def test_a_second_start_reads_the_packed_weights_and_not_the_others(
     assert torch.equal(logits(pair, None, dtype), first)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "another model's", "another form"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "a byte", "another model's", "another form"])
 def test_a_file_that_is_not_right_is_made_anew(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +59,9 @@ def test_a_file_that_is_not_right_is_made_anew(
         path.write_bytes(b"")
     elif damage == "cut":
         path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "a byte":
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
     elif damage == "another model's":
         logits(make_pair(num_hidden_layers=1), tmp_path / "other")
         (tmp_path / "other").replace(path)

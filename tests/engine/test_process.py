@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,29 @@ def test_one_that_cannot_be_started_again_is_lost(
         with pytest.raises(error):
             engine.eval_batch([])
     assert not engine.ready
+    engine.stop()
+
+
+def test_a_start_that_the_system_refuses_is_tried_again(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of descriptors or memory, say, which others give back."""
+    monkeypatch.setattr(process, "PAUSES", (0.0, 0.0))
+    runner = ProcessRunner(spec_for(tiny_model))
+    engine = Ledger(runner)
+    popen = subprocess.Popen
+
+    def refuse_once(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        raise OSError(24, "Too many open files")
+
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        engine.eval_batch([])
+    monkeypatch.setattr(subprocess, "Popen", refuse_once)
+    engine.eval_batch([])
+    assert engine.ready
     engine.stop()
 
 

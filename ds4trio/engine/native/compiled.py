@@ -24,6 +24,7 @@ from numba.core.caching import (
     InTreeCacheLocator,
     UserProvidedCacheLocator,
 )
+from numba.core.serialize import dumps
 
 from ds4trio.models.cache import cache_folder
 
@@ -95,12 +96,15 @@ class _Form(CompileResultCacheImpl):
     _locator_classes = (UserProvidedCacheLocator, InTreeCacheLocator, _OwnFolder)
 
     def reduce(self, result: Any) -> Any:
-        return _sources(), super().reduce(result)
+        code = dumps(super().reduce(result))
+        return _sources(), hashlib.sha256(code).digest(), code
 
     def rebuild(self, target: Any, kept: Any) -> Any:
-        if kept[0] != _sources():
+        sources, digest, code = kept
+        # Machine code that a fault of the disk has changed would be run as it is.
+        if sources != _sources() or hashlib.sha256(code).digest() != digest:
             return None
-        return super().rebuild(target, kept[1])
+        return super().rebuild(target, pickle.loads(code))
 
 
 class _Cache(FunctionCache):
@@ -112,7 +116,7 @@ class _Cache(FunctionCache):
         result = None
         try:
             result = super().load_overload(signature, target)
-        except (OSError, EOFError, pickle.UnpicklingError):  # damaged, or not ours to read
+        except Exception:  # damaged, which can raise anything, or not ours to read
             self._begin_anew()
         if result is None:
             _announce()

@@ -6,6 +6,7 @@ Packing takes seconds, reading what came of it a tenth of one.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ __all__ = ["Packed", "PackedFile", "pack_weight"]
 
 log = logging.getLogger(__name__)
 
-FORMAT = f"2, {FORM}"
+FORMAT = f"3, {FORM}"
 """Changed whenever the form changes, so that files of another form are not read."""
 
 WEIGHT_LEVELS = 127
@@ -56,6 +57,14 @@ class Packed:
     weight: npt.NDArray[np.int8]
     scales: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of all numbers."""
+        value = 0
+        for numbers in (self.weight, self.scales, self.bias):
+            value = zlib.crc32(numbers.data, value)
+        return value
 
 
 def pack_weight(
@@ -134,11 +143,16 @@ class PackedFile:
     def _read(self, name: str) -> Packed | None:
         try:
             parts = [self._file.get_tensor(f"{name}.{p}") for p in ("weight", "scales", "bias")]
-            sizes = self._file.get_tensor(f"{name}.sizes").tolist()
+            *sizes, checksum = self._file.get_tensor(f"{name}.sizes").tolist()
         except SafetensorError:
             self._file = None  # of another model, or not whole
             return None
-        return Packed(*sizes, *parts)
+        packed = Packed(*sizes, *parts)
+        if packed.checksum != checksum:
+            log.warning("%s is damaged and is made anew", self._path)
+            self._file = None
+            return None
+        return packed
 
     def __exit__(
         self,
@@ -154,7 +168,9 @@ class PackedFile:
             arrays[f"{name}.weight"] = packed.weight
             arrays[f"{name}.scales"] = packed.scales
             arrays[f"{name}.bias"] = packed.bias
-            arrays[f"{name}.sizes"] = np.array([packed.outputs, packed.inputs, packed.kind])
+            arrays[f"{name}.sizes"] = np.array(
+                [packed.outputs, packed.inputs, packed.kind, packed.checksum]
+            )
         try:
             publish_file(self._path, lambda part: save_file(arrays, part, {"format": FORMAT}))
         except (ModelUnavailable, SafetensorError) as error:
