@@ -22,6 +22,8 @@ from ds4trio.errors import ModelUnavailable, StepVoid
 
 __all__ = ["main"]
 
+_log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Load the model that the first message names, then carry out commands until the end."""
@@ -58,6 +60,10 @@ def _serve(inbox: queue.SimpleQueue[Any], answers: IO[bytes]) -> None:
         runner = spec.load()
     except (ModelUnavailable, OSError) as error:
         send(answers, NotStarted(str(error)))
+        return
+    except Exception as error:  # a fault of ours; the server is to say this and not a signal
+        _log.critical("the model could not be loaded for a reason that is ours", exc_info=error)
+        send(answers, NotStarted(f"{type(error).__name__}: {error}"))
         return
     send(answers, Started(runner.info))
     while True:

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -151,6 +151,18 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match=r"tokenizer\.json") as caught:
         _ = runner.info
     assert "\n" not in str(caught.value)
+    runner.stop()
+
+
+class Unlucky(RunnerSpec):
+    def load(self) -> NoReturn:
+        raise LookupError("it is not there")
+
+
+def test_a_fault_of_ours_at_loading_is_said_and_no_signal(tiny_model: Path) -> None:
+    runner = ProcessRunner(Unlucky(spec_for(tiny_model).source))
+    with pytest.raises(ModelUnavailable, match="LookupError: it is not there"):
+        _ = runner.info
     runner.stop()
 
 
