@@ -45,6 +45,23 @@ def test_where_few_tokens_have_any_probability_the_cuts_hold(
     assert frequencies(logits, top_k=top_k, **cut) == {7: 1.0}
 
 
+@settings(deadline=None)  # the first call loads the kernel
+@given(
+    width=st.integers(1, 90),
+    rows=st.integers(1, 5),
+    levels=st.integers(1, 50),
+    seed=st.integers(0, 2**16),
+)
+def test_greedy_takes_the_first_of_the_likeliest(
+    width: int, rows: int, levels: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, levels, (rows, width), generator=generator).float() - levels
+    greedy = SamplingParams(temperature=0.0)
+    found = [token.token for token in drawn(logits, *[greedy] * rows)]
+    assert found == [row.index(max(row)) for row in logits.tolist()]
+
+
 def test_row_by_row_the_same_is_drawn() -> None:
     logits = torch.randn(24, 3000, generator=torch.Generator().manual_seed(0))
     draws = [

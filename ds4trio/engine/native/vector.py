@@ -31,6 +31,7 @@ __all__ = [
     "gate",
     "half_at",
     "half_bits",
+    "likeliest",
     "softmax",
     "sum_of_squares",
 ]
@@ -198,6 +199,50 @@ def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def likeliest(_typing: Any, _address: Any, _count: Any) -> Any:
+    """The place of the largest of float32 numbers, so many that they fill panels; the first of
+    equal ones, or -1 where any number is not finite."""
+
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        address, count = args
+        lowest = ir.Constant(_floats, [float("-inf")] * LANES)
+        first = ir.Constant(_ints, list(range(LANES)))
+        most = cgutils.alloca_once_value(builder, lowest)
+        where = cgutils.alloca_once_value(builder, first)
+        here = cgutils.alloca_once_value(builder, first)
+        zero = cgutils.alloca_once_value(builder, _zeros)  # until something is not finite
+
+        def compare(line: Any) -> None:
+            values, places = load(builder, line, _floats), builder.load(here)
+            best = builder.load(most)
+            larger = builder.fcmp_ordered(">", values, best)
+            builder.store(builder.select(larger, values, best), most)
+            builder.store(builder.select(larger, places, builder.load(where)), where)
+            builder.store(builder.add(places, ir.Constant(_ints, [LANES] * LANES)), here)
+            builder.store(call(builder, "fma", values, _zeros, builder.load(zero)), zero)
+
+        _for_lines(builder, address, count, compare)
+        best, place = builder.load(most), builder.load(where)
+        half = LANES // 2
+        while half:
+            order = ir.Constant(_ints, [(lane + half) % LANES for lane in range(LANES)])
+            other = builder.shuffle_vector(best, best, order)
+            its_place = builder.shuffle_vector(place, place, order)
+            equal = builder.fcmp_ordered("==", other, best)
+            before = builder.and_(equal, builder.icmp_signed("<", its_place, place))
+            better = builder.or_(builder.fcmp_ordered(">", other, best), before)
+            best = builder.select(better, other, best)
+            place = builder.select(better, its_place, place)
+            half //= 2
+        found = builder.sext(builder.extract_element(place, _int32(0)), _int64)
+        rest = _folded(builder, builder.load(zero), builder.fadd)
+        finite = builder.fcmp_ordered("==", rest, _float(0.0))
+        return builder.select(finite, found, _int64(-1))
+
+    return types.int64(types.int64, types.int64), emit
 
 
 @intrinsic
