@@ -32,7 +32,7 @@ __all__ = ["compile_for", "compiled"]
 
 log = logging.getLogger(__name__)
 
-SECONDS = 15
+SECONDS = 30
 """What compiling all kernels takes, about, on one core of a server."""
 
 
