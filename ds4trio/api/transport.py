@@ -148,9 +148,8 @@ class GuardedTCPServer(TCPServer):
             await self.protocol.handle(Closed())
         finally:
             self.send_lock.release()
-        await (
-            trio.lowlevel.checkpoint()
-        )  # an app that only sends lets others run, and can be cancelled
+        # An app that only sends lets others run, and can be cancelled.
+        await trio.lowlevel.checkpoint()
 
     async def _read_data(self) -> None:
         await super()._read_data()

@@ -144,11 +144,8 @@ class ProcessRunner:
                         raise StepVoid("the engine has been stopped")
                     child = self._child = _Child(self._spec)
                 child.started()
-            except (
-                EngineDied,
-                ModelUnavailable,
-                OSError,
-            ) as error:  # no descriptors or memory left
+            # OSError: the system has no descriptors or no memory left for it.
+            except (EngineDied, ModelUnavailable, OSError) as error:
                 _log.error("the engine's process could not be started again: %s", error)
                 with self._changing:
                     self._child = None

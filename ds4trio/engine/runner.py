@@ -19,7 +19,7 @@ from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import ROUNDED, is_native
 from ds4trio.engine.lookup import Lookup
-from ds4trio.engine.sampler import Bias, Draw, sample
+from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
 from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
@@ -178,6 +178,7 @@ class Runner:
         self._sequences: dict[int, _Sequence] = {}
         self._broken = False
         self._device = place
+        load_kernels(place)
         # On a CPU the sampler's sums run row by row as they are.
         self._row_by_row = batch_invariant and place.type != "cpu"
         self.info = EngineInfo(

@@ -17,7 +17,7 @@ import torch
 from ds4trio.engine.step import SampledToken, SamplingParams
 from ds4trio.engine.stream import uniform
 
-__all__ = ["Bias", "Draw", "sample"]
+__all__ = ["Bias", "Draw", "load_kernels", "sample"]
 
 CANDIDATES = 128
 """How many of the likeliest tokens are looked at before the whole vocabulary is sorted."""
@@ -69,6 +69,12 @@ class Draw:
         return len(self.history) - self.params.prompt_length
 
 
+def load_kernels(device: torch.device) -> None:
+    """Have what ``sample`` runs on a CPU compiled before somebody waits for it."""
+    if device.type == "cpu":
+        import ds4trio.engine.native.greedy  # noqa: F401
+
+
 def sample(
     logits: torch.Tensor, draws: Sequence[Draw], *, row_by_row: bool = False
 ) -> list[SampledToken]:
@@ -102,9 +108,8 @@ def _likeliest_on_cpu(logits: torch.Tensor) -> list[int]:
     from ds4trio.engine.native.greedy import likeliest_of_rows
 
     tokens = likeliest_of_rows(logits)
-    if tokens is None:
-        _require_finite(logits)
-        raise AssertionError("one of the two is wrong about these logits")
+    if -1 in tokens:
+        raise _not_finite([row for row, token in enumerate(tokens) if token < 0])
     return tokens
 
 
@@ -140,7 +145,11 @@ def _along_rows(
 def _require_finite(logits: torch.Tensor) -> None:
     if not torch.stack(torch.aminmax(logits)).isfinite().all():
         bad = logits.isfinite().all(-1).logical_not().nonzero().flatten().tolist()
-        raise FloatingPointError(f"logits of rows {bad} are not finite")
+        raise _not_finite(bad)
+
+
+def _not_finite(rows: list[int]) -> FloatingPointError:
+    return FloatingPointError(f"logits of rows {rows} are not finite")
 
 
 def _rows(scores: torch.Tensor, rows: list[int]) -> torch.Tensor:

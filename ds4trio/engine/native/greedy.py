@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from numba import prange
 from numba.types import float32, int64, void
@@ -31,15 +30,16 @@ def _find(logits, found, parts):
             found[row] = place
 
 
-def likeliest_of_rows(logits: torch.Tensor) -> list[int] | None:
+def likeliest_of_rows(logits: torch.Tensor) -> list[int]:
     """As ``argmax(-1)``: the first of equal ones.
 
     Args:
         logits: float32 [rows, vocab_size], the numbers of a row without gaps.
 
     Returns:
-        Token ids; None where a logit is not finite.
+        Token ids; -1 for a row with a logit that is not finite.
     """
-    found: npt.NDArray[np.int64] = np.empty(len(logits), np.int64)
+    found = np.empty(len(logits), np.int64)
     _find(logits.numpy(), found, workers())
-    return None if (found < 0).any() else found.tolist()
+    tokens: list[int] = found.tolist()
+    return tokens
