@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 class Pair:
     """One set of weights, twice."""
 
-    reference: LlamaForCausalLM
+    reference: PreTrainedModel
     config: ModelConfig
     weights: Mapping[str, torch.Tensor]
 
