@@ -83,6 +83,11 @@ class WeightSource:
         scaled = RMSNorm(norm.weight * self.config.residual_scale, norm.epsilon)
         return OutputNorm(scaled, self._normalise)
 
+    def normalised(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        """Rows ([rows, width]) for several products, in new memory; where rows have the same bits
+        in any company, so has this."""
+        return self._normalise(rows.clone().unsqueeze(1), norm).squeeze(1)
+
     def head_norm(self, name: str, dims: int) -> HeadNorm | None:
         """Of queries and keys, ``dims`` of which are turned in each head; None where none is.
 
@@ -135,11 +140,13 @@ class WeightSource:
         weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
         *,
         readable: bool = False,
+        dtype: str | None = None,
     ) -> Linear:
-        """A product of weights that are made when they are needed, and kept by this name."""
+        """A product of weights that are made when they are needed, and kept by this name; in
+        another dtype than the others have where ``dtype`` says so."""
         return make_linear(
             weights,
-            dtype=self.dtype,
+            dtype=dtype or self.dtype,
             device=self.device,
             batch_invariant=self._batch_invariant,
             readable=readable,
