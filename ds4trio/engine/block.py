@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.experts import Mixture
 from ds4trio.engine.grouped import GroupedAttention
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
@@ -40,9 +41,7 @@ class Block:
         self._mlp_norm = None
         if before:
             self._mlp_norm = source.norm(f"{name}.post_attention_layernorm", width)
-        self._mlp = MLP(
-            source, f"{name}.mlp", config.intermediate_size, bias=config.mlp_bias, scale=scale
-        )
+        self._mlp = _mlp(source, layer, f"{name}.mlp", scale)
         self._mlp_done = source.output_norm(f"{name}.mlp.output_norm") if after else None
 
     def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Attention) -> torch.Tensor:
@@ -55,6 +54,13 @@ class Block:
         if self._mlp_done is None:
             return self._mlp.add_to(hidden, self._mlp_norm)
         return self._mlp_done.add_to(hidden, self._mlp(hidden, self._mlp_norm))
+
+
+def _mlp(source: WeightSource, layer: int, name: str, scale: float) -> MLP | Mixture:
+    config = source.config
+    if config.kind(layer).experts and config.experts is not None:
+        return Mixture(source, name, config.experts, scale=scale)
+    return MLP(source, name, config.intermediate_size, bias=config.mlp_bias, scale=scale)
 
 
 class MLP:

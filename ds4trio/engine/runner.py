@@ -177,7 +177,8 @@ class Runner:
                 batch_invariant=batch_invariant,
             )
             self._recorded: RecordedSteps | None = None
-            if graphs and isinstance(self._attention, PagedAttention) and self._attention.paged:
+            recordable = graphs and config.experts is None  # experts are chosen on the host
+            if recordable and isinstance(self._attention, PagedAttention) and self._attention.paged:
                 self._recorded = RecordedSteps(
                     self.decoder,
                     self._attention,

@@ -95,6 +95,11 @@ class WeightSource:
         scaled = RMSNorm(norm.weight * self.config.residual_scale, norm.epsilon)
         return OutputNorm(scaled, self._normalise)
 
+    def normalised(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        """Rows ([rows, width]) for several products, in new memory; where rows have the same bits
+        in any company, so has this."""
+        return self._normalise(rows.clone().unsqueeze(1), norm).squeeze(1)
+
     def head_norm(self, name: str, dims: int) -> HeadNorm | None:
         """Of queries and keys, ``dims`` of which are turned in each head; None where none is.
 
@@ -151,6 +156,7 @@ class WeightSource:
         joined: Join | None = None,
         *,
         readable: bool = False,
+        dtype: str | None = None,
     ) -> Linear:
         """A product of weights that are made when they are needed, and kept by this name.
 
@@ -160,10 +166,11 @@ class WeightSource:
             parts: the names of the products in the file that it is made of, and their outputs.
             joined: puts rows for these parts ([outputs, ...]) together, as ``weights`` does.
             readable: as for ``make_linear``.
+            dtype: another than other products have; None for theirs.
         """
         product = make_linear(
             weights,
-            dtype=self.dtype,
+            dtype=dtype or self.dtype,
             device=self.device,
             batch_invariant=self._batch_invariant,
             readable=readable,
