@@ -13,7 +13,16 @@ from typing import Literal
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.names import HubName
 
-__all__ = ["Choice", "GgufModel", "RepoFile", "choose", "gguf_models", "size_text", "written"]
+__all__ = [
+    "Choice",
+    "GgufModel",
+    "RepoFile",
+    "choose",
+    "gguf_models",
+    "pick",
+    "size_text",
+    "written",
+]
 
 PREFERRED = "Q4_K_M"
 """What is taken of several quantisations when nobody says which."""
@@ -147,7 +156,7 @@ def choose(name: HubName, files: Sequence[RepoFile]) -> Choice:
     models = gguf_models(files)
     if not models:
         raise ModelUnavailable(_why_none(name, files))
-    model = _named(name, models) if name.pattern is not None else _preferred(name, models)
+    model = pick(name, models)
     if not model.complete:
         raise ModelUnavailable(
             f"{name.repo} has {len(model.files)} of the {model.parts} parts of {model.path} only."
@@ -178,6 +187,15 @@ def _folder(name: HubName, files: Sequence[RepoFile]) -> Choice | None:
     if _SINGLE in root:
         describing = [file for file in describing if file.path != _INDEX]
     return Choice("folder", tuple(describing), tuple(tensors))
+
+
+def pick(name: HubName, models: Sequence[GgufModel]) -> GgufModel:
+    """The one of a repository's GGUF models that a name means, whether or not all of it is there.
+
+    Raises:
+        ModelUnavailable: none, or several; the message lists what there is.
+    """
+    return _named(name, models) if name.pattern is not None else _preferred(name, models)
 
 
 def _preferred(name: HubName, models: Sequence[GgufModel]) -> GgufModel:
