@@ -13,6 +13,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "bench": ("bench", "measure a server, or two against each other"),
     "chat": ("chat", "talk with a server from the terminal"),
+    "inspect": ("inspect_model", "say what a model is, and whether it will run here"),
     "list": ("list_models", "say which models are on this machine"),
     "pull": ("pull", "fetch a model ahead of time"),
     "rm": ("rm", "remove a fetched model"),

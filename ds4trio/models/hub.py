@@ -24,6 +24,7 @@ __all__ = [
     "HubModel",
     "Listing",
     "cached",
+    "describe",
     "fetch",
     "find",
     "listing",
@@ -189,7 +190,8 @@ def _repo_file(sibling: Any) -> RepoFile:
 def _harmless(path: str) -> bool:
     """Whether a path from the hub stays within its folder, on every system."""
     parts = path.split("/")
-    return not any(part in ("", ".", "..") for part in parts) and not re.search(r"[\\:\0]", path)
+    plain = path.isprintable() and not re.search(r"[\\:]", path)
+    return plain and not any(part in ("", ".", "..") for part in parts)
 
 
 def fetch(
@@ -226,6 +228,24 @@ def fetch(
         _all_at_once(remote, chosen.weights, tell, stop)
         _remember(folder, name.revision or MAIN, there.commit)
     return HubModel(chosen.kind, snapshot / chosen.path, there.commit)
+
+
+def describe(name: HubName, progress: Progress | None = None) -> tuple[Listing, Choice, Path]:
+    """Bring what describes a model, without its weights, into the hub library's cache. Blocks.
+
+    Returns:
+        What the hub has, which of it the model is, and the folder with the describing files.
+
+    Raises:
+        ModelUnavailable: as ``find``.
+    """
+    with clear_errors(name):
+        there = listing(name)
+        chosen = choose(name, there.files)
+        folder, stop = repo_folder(name.repo), threading.Event()
+        remote = Remote(name.repo, there.commit, folder, stop)
+        _all_at_once(remote, chosen.describing, _in_turn(progress or silent), stop)
+    return there, chosen, folder / "snapshots" / there.commit
 
 
 def _in_turn(progress: Progress) -> Progress:
