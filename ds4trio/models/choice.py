@@ -24,6 +24,9 @@ __all__ = [
     "written",
 ]
 
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json")
+"""Files of which a folder has one at least."""
+
 PREFERRED = "Q4_K_M"
 """What is taken of several quantisations when nobody says which."""
 
@@ -40,7 +43,6 @@ _NOT_A_MODEL = re.compile(r"(?:^|/)(?:mmproj|imatrix)|imatrix(?:\.gguf|$)", re.I
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DESCRIBING = (".json", ".jinja")
-_TOKENIZERS = ("tokenizer.model", "tekken.json")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".nemo", ".npz")
 _SHOWN = 24
 """Files that a message lists at most."""
@@ -182,7 +184,7 @@ def _folder(name: HubName, files: Sequence[RepoFile]) -> Choice | None:
     describing = [
         file
         for path, file in sorted(root.items())
-        if path.endswith(_DESCRIBING) or path in _TOKENIZERS
+        if path.endswith(_DESCRIBING) or path in TOKENIZERS
     ]
     if _SINGLE in root:
         describing = [file for file in describing if file.path != _INDEX]

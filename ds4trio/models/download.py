@@ -154,6 +154,10 @@ class Remote:
             while chunk := out.read(CHUNK):
                 digest.update(chunk)
             done = out.tell()
+            if done > file.size:  # not a beginning of this file
+                out.seek(0)
+                out.truncate()
+                digest, done = hashlib.sha256(), 0
             while done < file.size:
                 progress(what, done, file.size)
                 try:

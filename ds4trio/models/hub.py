@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import Choice, RepoFile, choose
+from ds4trio.models.choice import TOKENIZERS, Choice, RepoFile, choose
 from ds4trio.models.download import Interrupted, Remote, patiently, require_disk_space
 from ds4trio.models.hub_errors import clear_errors
 from ds4trio.models.names import HubName
@@ -128,8 +128,10 @@ def whole(chosen: Choice, snapshot: Path) -> bool:
         shards = shard_names(snapshot)
     except ModelUnavailable:
         return False
-    # The small files come first: when the weights are there, so are they.
-    return all((snapshot / name).is_file() for name in ["config.json", *shards])
+    # Other programs may have fetched a model without its tokenizer. Of a fetch of ours, the small
+    # files come first: when the weights are there, so are they.
+    tokenizer = any((snapshot / name).is_file() for name in TOKENIZERS)
+    return tokenizer and all((snapshot / name).is_file() for name in ["config.json", *shards])
 
 
 def repo_folder(repo: str) -> Path:

@@ -116,7 +116,7 @@ def _local(path: Path) -> ModelSource:
         if not (path / "config.json").is_file():
             raise ModelUnavailable(f"{path} is not a model folder: it has no config.json.")
         return ModelSource(path.resolve().name, "folder", path)
-    if path.suffix.lower() != ".gguf":
+    if path.suffix.lower() != ".gguf" or not path.is_file():
         raise ModelUnavailable(f"{path} is not a .gguf file; for safetensors, name its folder.")
     part = _LATER_PART.fullmatch(path.stem)
     if part is not None and int(part[2]) > 1:

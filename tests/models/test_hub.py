@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,46 @@ def test_an_incomplete_model_is_completed(hub: FakeHub) -> None:
     assert get() == found
     assert (found.path / "model.safetensors").read_bytes() == folder_files()["model.safetensors"]
     assert len(hub.asked("content")) == 1, "its blob was still there"
+
+
+def test_without_a_tokenizer_a_model_is_not_here(hub: FakeHub) -> None:
+    """As another program may have fetched it."""
+    hub.add(REPO, folder_files())
+    found = get()
+    (found.path / "tokenizer.json").unlink()
+    assert get() == found
+    assert (found.path / "tokenizer.json").is_file()
+
+
+def test_two_at_once_fetch_it_once(hub: FakeHub) -> None:
+    hub.add(REPO, gguf_files("Q8_0"))
+    with ThreadPoolExecutor(4) as pool:
+        paths = {found.path for found in pool.map(get, [REPO] * 4)}
+    assert [path.read_bytes() for path in paths] == [gguf_files("Q8_0")["Name-Q8_0.gguf"]]
+    assert len(hub.asked("content")) == 1
+
+
+def test_what_is_left_of_another_file_is_not_used(hub: FakeHub) -> None:
+    """Such as after two processes wrote the same, where a file system has no locks."""
+    hub.add(REPO, gguf_files("Q8_0"))
+    blob = hashlib.sha256(gguf_files("Q8_0")["Name-Q8_0.gguf"]).hexdigest()
+    part = repo_folder(REPO) / "blobs" / f"{blob}.ds4trio.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(4000))
+    assert get().path.read_bytes() == gguf_files("Q8_0")["Name-Q8_0.gguf"]
+
+
+def test_a_full_disk_while_fetching(hub: FakeHub) -> None:
+    hub.add(REPO, gguf_files("Q8_0"))
+
+    def full(what: str, done: int, total: int | None) -> None:
+        if done:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    name = parse_hub_name(REPO)
+    assert name is not None
+    with pytest.raises(ModelUnavailable, match="is full; what has come of org/name is kept"):
+        fetch(name, progress=full)
 
 
 def test_revisions(hub: FakeHub) -> None:

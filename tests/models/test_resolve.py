@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,10 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
         resolve(str(tmp_path / "model.bin"))
     with pytest.raises(ModelUnavailable, match=r"no config\.json"):
         resolve(str(tmp_path))
+    if hasattr(os, "mkfifo"):  # reading it would wait forever
+        os.mkfifo(tmp_path / "pipe.gguf")
+        with pytest.raises(ModelUnavailable, match=r"not a \.gguf file"):
+            resolve(str(tmp_path / "pipe.gguf"))
 
 
 def test_the_alias_offline_and_not_cached_says_what_to_do(cache: Path) -> None:
