@@ -17,7 +17,8 @@ from ds4trio.models.choice import RepoFile
 from ds4trio.models.download import Remote
 from ds4trio.models.facts import Facts, TensorFact, folder_facts, gguf_facts
 from ds4trio.models.gguf import GgufHeader, read_header
-from ds4trio.models.hub import cached, describe, repo_folder
+from ds4trio.models.hub import describe
+from ds4trio.models.hub_cache import cached, repo_folder
 from ds4trio.models.hub_errors import clear_errors
 from ds4trio.models.names import HubName
 from ds4trio.models.progress import Progress, silent

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import TOKENIZERS, Choice, RepoFile, choose
+from ds4trio.models.choice import Choice, RepoFile, choose
 from ds4trio.models.download import Interrupted, Remote, patiently, require_disk_space
+from ds4trio.models.hub_cache import COMMIT, MAIN, HubModel, cached, remember, repo_folder
 from ds4trio.models.hub_errors import clear_errors
 from ds4trio.models.names import HubName
 from ds4trio.models.progress import Progress, silent
-from ds4trio.models.shards import shard_names
 
-__all__ = [
-    "HubModel",
-    "Listing",
-    "cached",
-    "describe",
-    "fetch",
-    "find",
-    "listing",
-    "local_files",
-    "repo_folder",
-    "whole",
-]
+__all__ = ["Listing", "describe", "fetch", "find", "listing"]
 
-MAIN = "main"
 SMALL = 8 << 20
 """Bytes up to which a file is left to the hub library, which begins it anew when interrupted."""
 AT_ONCE = 4
 """Files that are fetched at the same time."""
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True, slots=True)
-class HubModel:
-    """A hub model on this machine.
-
-    Attributes:
-        kind: ``gguf`` or ``folder``.
-        path: the GGUF file (the first part of several), or the folder.
-        commit: which revision it is.
-    """
-
-    kind: Literal["gguf", "folder"]
-    path: Path
-    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,61 +72,6 @@ def find(
     return fetch(name, progress=progress, check=check)
 
 
-def cached(name: HubName) -> HubModel | None:
-    """The model as the hub library's cache has it, if it has all of it. Asks nobody."""
-    folder = repo_folder(name.repo)
-    commit = _known_commit(folder, name.revision or MAIN)
-    if commit is None:
-        return None
-    snapshot = folder / "snapshots" / commit
-    files = local_files(snapshot)
-    try:
-        chosen = choose(name, files)
-    except ModelUnavailable:
-        return None
-    if not whole(chosen, snapshot):
-        return None
-    return HubModel(chosen.kind, snapshot / chosen.path, commit)
-
-
-def whole(chosen: Choice, snapshot: Path) -> bool:
-    """Whether a snapshot has all that loading a model chosen from it needs."""
-    if chosen.kind == "gguf":
-        return True  # broken links are no files, and missing parts no choice
-    try:
-        shards = shard_names(snapshot)
-    except ModelUnavailable:
-        return False
-    # Other programs may have fetched a model without its tokenizer. Of a fetch of ours, the small
-    # files come first: when the weights are there, so are they.
-    tokenizer = any((snapshot / name).is_file() for name in TOKENIZERS)
-    return tokenizer and all((snapshot / name).is_file() for name in ["config.json", *shards])
-
-
-def repo_folder(repo: str) -> Path:
-    """Where the hub library keeps a repository; it need not be there."""
-    from huggingface_hub import constants
-
-    cache = Path(constants.HF_HUB_CACHE).expanduser()
-    return cache / ("models--" + repo.replace("/", "--"))
-
-
-def local_files(snapshot: Path) -> list[RepoFile]:
-    """The files of a snapshot that are there."""
-    paths = sorted(path for path in snapshot.rglob("*") if path.is_file())
-    return [RepoFile(path.relative_to(snapshot).as_posix(), path.stat().st_size) for path in paths]
-
-
-def _known_commit(folder: Path, revision: str) -> str | None:
-    if _COMMIT.fullmatch(revision):
-        return revision
-    try:
-        commit = (folder / "refs" / revision).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return commit if _COMMIT.fullmatch(commit) else None
-
-
 def listing(name: HubName) -> Listing:
     """Ask the hub what it has. Raises as the hub library does; see ``clear_errors``."""
     from huggingface_hub import HfApi, constants
@@ -174,7 +88,7 @@ def listing(name: HubName) -> Listing:
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
     )
-    if info.sha is None or not _COMMIT.fullmatch(info.sha):
+    if info.sha is None or not COMMIT.fullmatch(info.sha):
         raise ModelUnavailable(f"The hub does not say which commit {name} is.")
     files = tuple(map(_repo_file, info.siblings or ()))
     card: Any = info.card_data
@@ -228,7 +142,7 @@ def fetch(
         if check is not None and chosen.kind == "folder":
             check(snapshot)
         _all_at_once(remote, chosen.weights, tell, stop)
-        _remember(folder, name.revision or MAIN, there.commit)
+        remember(folder, name.revision or MAIN, there.commit)
     return HubModel(chosen.kind, snapshot / chosen.path, there.commit)
 
 
@@ -318,21 +232,3 @@ def _bar(what: str, progress: Progress) -> type[Any]:
             """How fast it comes."""
 
     return Bar
-
-
-def _remember(folder: Path, revision: str, commit: str) -> None:
-    """Say which commit a branch or tag is here, once all of it is."""
-    if _COMMIT.fullmatch(revision):
-        return
-    ref = folder / "refs" / revision
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(
-        prefix=".ref-", dir=folder
-    )  # not among the refs, which are read
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(commit)
-        Path(part).replace(ref)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise

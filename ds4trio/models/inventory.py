@@ -14,7 +14,7 @@ from ds4trio.models.cache import conversions_of, size_on_disk
 from ds4trio.models.choice import RepoFile, choose, gguf_models, written
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.default import ALIASES, cached
-from ds4trio.models.hub import whole
+from ds4trio.models.hub_cache import whole
 from ds4trio.models.names import HubName
 
 if TYPE_CHECKING:
