@@ -158,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(fault.status, b"", fault.headers)
         elif what == "info":
             self._info("/".join(parts[2:4]), "/".join(parts[5:]))
+        elif what == "resolve" and (len(parts) < 5 or parts[2] != "resolve"):
+            self._send(404, b"", {})  # something else that the library asks for by the way
         elif what == "resolve":
             raw = urlsplit(self.path).path.strip("/").split("/")
             self._resolve("/".join(parts[:2]), unquote(raw[3]), unquote("/".join(raw[4:])))
