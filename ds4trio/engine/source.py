@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ds4trio.engine.apart import HeadNorm, OutputNorm, make_normalise
+from ds4trio.engine.headwise import Headwise, make_headwise
 from ds4trio.engine.linear import (
     Gated,
     Linear,
@@ -150,6 +151,18 @@ class WeightSource:
             device=self.device,
             batch_invariant=self._batch_invariant,
             readable=readable,
+            name=name,
+            kept=self._kept,
+        )
+
+    def headwise(self, name: str, heads: int, weights: Callable[[], torch.Tensor]) -> Headwise:
+        """Products of heads, of weights as ``make_headwise`` has them, kept by this name."""
+        return make_headwise(
+            weights,
+            heads,
+            dtype=self.dtype,
+            device=self.device,
+            batch_invariant=self._batch_invariant,
             name=name,
             kept=self._kept,
         )
