@@ -88,9 +88,12 @@ class BlockGated:
         self._together = max(1, (SHARED_FROM - 1) // (len(weight) // 2))
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        done = [
-            gated(self._activation, gate, up)
-            for block in self._product.products(rows, norm)
-            for gate, up in (part.chunk(2, -1) for part in torch.split(block, self._together))
-        ]
+        done = [self.combined(block) for block in self._product.products(rows, norm)]
         return torch.cat(done)[: len(rows)]
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        parts = (part.chunk(2, -1) for part in torch.split(both, self._together))
+        return torch.cat([gated(self._activation, gate, up) for gate, up in parts])

@@ -7,7 +7,7 @@ that every product runs once over all of them; only attention tells them apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.engine.adapters import ActiveAdapters
 from ds4trio.engine.attention import Attention, Plan
 from ds4trio.engine.block import Block
 from ds4trio.engine.linear import activation_dtype, is_native
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
 from ds4trio.models.config import ModelConfig
+from ds4trio.models.lora import Adapter
 
 if TYPE_CHECKING:
     from ds4trio.engine.native.packed import PackedFile
@@ -38,6 +40,8 @@ class Decoder:
         device: where everything is computed.
         batch_invariant: products are, as ``make_linear`` has it.
         keep_in: file for the packed form of the weights, where the device has one; None for none.
+        adapters: that rows may have.
+        active: says which rows of a step have which.
 
     Raises:
         ModelUnavailable: a weight is missing or has another shape, or the config asks for
@@ -53,6 +57,8 @@ class Decoder:
         device: torch.device,
         batch_invariant: bool = False,
         keep_in: Path | None = None,
+        adapters: Sequence[Adapter] = (),
+        active: ActiveAdapters | None = None,
     ) -> None:
         self.dtype = activation_dtype(dtype)
         self._vocabulary = config.vocab_size
@@ -67,6 +73,8 @@ class Decoder:
                     device=device,
                     batch_invariant=batch_invariant,
                     kept=kept,
+                    adapters=adapters,
+                    active=active,
                 )
             )
 

@@ -72,4 +72,4 @@ def _inputs(source: WeightSource, name: str, dims: int) -> Linear:
             return whole, None
         return whole, joined({n: source.take(f"{n}.bias", size) for n, size in sizes.items()})
 
-    return source.product(name, weights)
+    return source.product(name, weights, sizes, joined)

@@ -32,6 +32,7 @@ __all__ = [
     "is_native",
     "make_gated",
     "make_linear",
+    "side_by_side",
 ]
 
 
@@ -53,6 +54,14 @@ class Gated(Protocol):
     """An MLP's first two products (arXiv:2002.05202): ``f(norm(x) G^T) * (norm(x) U^T)``."""
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor: ...
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """Both products, not combined yet, in the order of ``side_by_side``."""
+        ...
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        """What ``apart`` gave, combined: the same bits as those of a call."""
+        ...
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
@@ -156,6 +165,17 @@ def make_gated(
     return BlockGated(*placed, activation)
 
 
+def side_by_side(
+    gate: torch.Tensor, up: torch.Tensor, *, dtype: str, device: torch.device
+) -> torch.Tensor:
+    """Rows for gates and for ups ([width, ...] each) as ``Gated.apart`` has its columns."""
+    if is_native(dtype, device):
+        from ds4trio.engine.native.linear import interleaved
+
+        return interleaved(gate, up)
+    return torch.cat((gate, up))
+
+
 def _on(
     device: torch.device, dtype: str, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -192,5 +212,10 @@ class _PlainGated:
         self._activation = activation
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        gate, up = self._product(rows, norm).chunk(2, -1)
-        return gated(self._activation, gate, up)
+        return self.combined(self._product(rows, norm))
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        return gated(self._activation, *both.chunk(2, -1))

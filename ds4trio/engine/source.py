@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from ds4trio.engine.adapters import ActiveAdapters, AdaptedGated, AdaptedLinear, LowRank
 from ds4trio.engine.apart import HeadNorm, OutputNorm, make_normalise
 from ds4trio.engine.headwise import Headwise, make_headwise
 from ds4trio.engine.linear import (
+    ROUNDED,
     Gated,
     Linear,
     Pair,
     activation_dtype,
     make_gated,
     make_linear,
+    side_by_side,
 )
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.rope import interleaved_rows
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig
+from ds4trio.models.lora import Adapter
 
 if TYPE_CHECKING:
     from ds4trio.engine.native.packed import PackedFile
 
 __all__ = ["WeightSource"]
+
+Join = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
 class WeightSource:
@@ -36,6 +42,8 @@ class WeightSource:
         weights: tensors by their names in ``models/tensors.py``; each is read once.
         dtype, device, batch_invariant: as for ``make_linear``.
         kept: where packed forms are kept; None keeps them nowhere.
+        adapters: that sequences may have.
+        active: says which rows of a step have which.
     """
 
     def __init__(
@@ -47,6 +55,8 @@ class WeightSource:
         device: torch.device,
         batch_invariant: bool,
         kept: PackedFile | None,
+        adapters: Sequence[Adapter] = (),
+        active: ActiveAdapters | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
@@ -54,6 +64,8 @@ class WeightSource:
         self._weights = weights
         self._batch_invariant = batch_invariant
         self._kept = kept
+        self._adapters = adapters
+        self._active = active or ActiveAdapters()
         self._normalise = make_normalise(dtype, device, batch_invariant=batch_invariant)
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
@@ -133,19 +145,31 @@ class WeightSource:
                 weight, own = weight.float() * scale, None if own is None else own.float() * scale
             return weight, own
 
-        return self.product(name, weights, readable=readable)
+        return self.product(
+            name, weights, {name: outputs}, lambda parts: parts[name] * scale, readable=readable
+        )
 
     def product(
         self,
         name: str,
         weights: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+        parts: Mapping[str, int] | None = None,
+        joined: Join | None = None,
         *,
         readable: bool = False,
         dtype: str | None = None,
     ) -> Linear:
-        """A product of weights that are made when they are needed, and kept by this name; in
-        another dtype than the others have where ``dtype`` says so."""
-        return make_linear(
+        """A product of weights that are made when they are needed, and kept by this name.
+
+        Args:
+            name: by which it is kept.
+            weights: its weight and bias.
+            parts: the names of the products in the file that it is made of, and their outputs.
+            joined: puts rows for these parts ([outputs, ...]) together, as ``weights`` does.
+            readable: as for ``make_linear``.
+            dtype: another than other products have; None for theirs.
+        """
+        product = make_linear(
             weights,
             dtype=dtype or self.dtype,
             device=self.device,
@@ -153,6 +177,38 @@ class WeightSource:
             readable=readable,
             name=name,
             kept=self._kept,
+        )
+        if parts is None or joined is None:
+            return product
+        changes = self._changes(parts, joined)
+        if not changes:
+            return product
+        return AdaptedLinear(product, changes, self._active, self._normalise)
+
+    def _changes(self, parts: Mapping[str, int], joined: Join) -> dict[str, LowRank]:
+        """What each adapter adds to a product that is made of these parts."""
+        changes = {}
+        for adapter in self._adapters:
+            pairs = {name: adapter.pairs[name] for name in parts if name in adapter.pairs}
+            if not pairs:
+                continue
+            downs = torch.cat([pair.down for pair in pairs.values()])
+            ups, start = {}, 0
+            for name, outputs in parts.items():
+                ups[name] = torch.zeros(outputs, len(downs))
+                if name in pairs:
+                    end = start + len(pairs[name].down)
+                    ups[name][:, start:end] = pairs[name].up
+                    start = end
+            changes[adapter.name] = LowRank(self._small(downs), self._small(joined(ups)))
+        return changes
+
+    def _small(self, weight: torch.Tensor) -> Linear:
+        return make_linear(
+            lambda: (weight, None),
+            dtype="float32" if self.dtype in ROUNDED else self.dtype,
+            device=self.device,
+            batch_invariant=self._batch_invariant,
         )
 
     def headwise(self, name: str, heads: int, weights: Callable[[], torch.Tensor]) -> Headwise:
@@ -178,7 +234,7 @@ class WeightSource:
             first, second = (self.take(f"{n}.bias", width) for n in parts)
             return (gate, up), (first, second)
 
-        return make_gated(
+        product = make_gated(
             weights,
             width,
             self.config.activation,
@@ -188,3 +244,12 @@ class WeightSource:
             name=name,
             kept=self._kept,
         )
+
+        def joined(rows: dict[str, torch.Tensor]) -> torch.Tensor:
+            gate, up = (rows[n] for n in parts)
+            return side_by_side(gate, up, dtype=self.dtype, device=self.device)
+
+        changes = self._changes(dict.fromkeys(parts, width), joined)
+        if not changes:
+            return product
+        return AdaptedGated(product, changes, self._active, self._normalise)

@@ -141,5 +141,10 @@ class TiledGated:
         self._product = TiledLinear(weight, bias)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        gate, up = self._product(rows, norm).chunk(2, -1)
-        return gated(self._activation, gate, up)
+        return self.combined(self._product(rows, norm))
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        return gated(self._activation, *both.chunk(2, -1))

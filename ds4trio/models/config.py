@@ -16,7 +16,14 @@ from ds4trio.models.architecture import (
     Rope,
     RopeScaling,
 )
-from ds4trio.models.families import GgufFile, HfFile, gguf_family, hf_family
+from ds4trio.models.families import (
+    FAMILIES,
+    Family,
+    GgufFile,
+    HfFile,
+    gguf_family,
+    hf_family,
+)
 from ds4trio.models.fields import refuse, token_ids
 from ds4trio.models.sources import Source
 from ds4trio.models.tensors import find_tensors, tensor_shapes
@@ -33,6 +40,7 @@ __all__ = [
     "RopeScaling",
     "config_from_gguf",
     "config_from_hf",
+    "family_of",
     "find_gguf_tensors",
     "find_hf_tensors",
     "gguf_sources",
@@ -99,6 +107,14 @@ def find_gguf_tensors(
     """The same for a GGUF file."""
     family = gguf_family(config.architecture)
     return find_tensors(config, shapes, family.gguf_source, family.gguf_unused)
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family of a model, whichever kind of file its config came from."""
+    for family in FAMILIES:
+        if config.architecture in family.from_hf or config.architecture in family.from_gguf:
+            return family
+    refuse(f"unknown architecture {config.architecture!r}")
 
 
 def gguf_sources(config: ModelConfig) -> dict[str, Source]:

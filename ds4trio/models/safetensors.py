@@ -16,7 +16,7 @@ from ds4trio.models.shards import shard_names
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SafetensorsWeights"]
+__all__ = ["SafetensorsWeights", "read_tensors"]
 
 DTYPES = ("F64", "F32", "F16", "BF16")
 
@@ -67,3 +67,12 @@ class SafetensorsWeights:
         if path not in self._files:
             self._files[path] = safe_open(path, framework="pt", device="cpu")
         return self._files[path]
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a small file at once. Raises ModelUnavailable if it cannot be read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error}.") from error

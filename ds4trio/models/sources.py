@@ -80,6 +80,10 @@ class Source(msgspec.Struct, frozen=True):
         tensor = weights[self.name] if self.index is None else weights.part(self.name, self.index)
         if self.transposed:
             tensor = tensor.T
+        return self.rows_of(tensor)
+
+    def rows_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows that are taken of a tensor, in their order here."""
         if (self.start, self.stop, self.step) != (0, 0, 1):
             tensor = tensor[self._rows]
         if self.heads:

@@ -14,6 +14,7 @@ from ds4trio.engine.native.products import (
     FOUR_BITS,
     GATES,
     STORE,
+    combine,
     multiply,
     multiply_panels,
     read_rows,
@@ -122,6 +123,18 @@ class NativeGated(_Product):
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         out = rows.new_empty((rows.shape[0], self._width))
         self.multiply(rows, norm, out, self._ending)
+        return out
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """Both products, [rows, panels * PANEL], in the order of ``interleaved``."""
+        both = rows.new_empty((rows.shape[0], len(self._packed.weight) * PANEL))
+        self.multiply(rows, norm, both, STORE)
+        return both
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        """What ``apart`` gave as a call combines it; it is changed."""
+        out = both.new_empty((both.shape[0], self._width))
+        combine(both.numpy(), out.numpy(), self._ending)
         return out
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "GATES",
     "STORE",
     "WIDENED",
+    "combine",
     "multiply",
     "multiply_panels",
     "pack",
@@ -109,6 +110,17 @@ def _claim(counter, panels):
 
 
 @compiled()
+def _gate(line, ending):
+    place = line.ctypes.data
+    if ending == _silu:
+        silu_gate(place, place)
+    elif ending == _gelu:
+        gelu_gate(place, place)
+    else:
+        clamped_gate(place, place)
+
+
+@compiled()
 def _finish(block, row, end, panel, scales, bias, out, ending):
     column = panel * PANEL
     for i in range(end - row):
@@ -121,13 +133,7 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
                 line[j] += bias[column + j]
         if ending >= _silu:
             gated = panel * HALF
-            place = line.ctypes.data
-            if ending == _silu:
-                silu_gate(place, place)
-            elif ending == _gelu:
-                gelu_gate(place, place)
-            else:
-                clamped_gate(place, place)
+            _gate(line, ending)
             for j in range(min(HALF, out.shape[1] - gated)):
                 out[row + i, gated + j] = line[j]
         elif ending == ADD:
@@ -275,6 +281,24 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
     counter[1] = max(1, len(weight) // (workers * CLAIMS))
     for _ in prange(workers):
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
+
+
+@compiled(void(float32[:, ::1], float32[:, ::1], int64))
+def combine(both, out, ending):
+    """Gates and ups that were multiplied with STORE, combined.
+
+    Args:
+        both: [rows, panels * PANEL]; it is changed.
+        out: [rows, outputs].
+        ending: one of GATES.
+    """
+    for i in range(len(both)):
+        for panel in range(both.shape[1] // PANEL):
+            line = both[i, panel * PANEL : (panel + 1) * PANEL]
+            _gate(line, ending)
+            gated = panel * HALF
+            for j in range(min(HALF, out.shape[1] - gated)):
+                out[i, gated + j] = line[j]
 
 
 _lanes, _part, _start = (
