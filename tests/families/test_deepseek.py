@@ -13,9 +13,11 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ds4trio.engine.attention import Span
+from ds4trio.engine import attention as attention_module
+from ds4trio.engine.attention import PagedAttention, Span
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import config_from_hf, find_hf_tensors
+from ds4trio.models.families import hf_family
 from ds4trio.models.tensors import tensor_shapes
 from tests.engine.builders import Bench, Pair, prompts
 from tests.families.harness import agree, as_folder, as_gguf, randomise
@@ -188,9 +190,21 @@ def test_the_cache_holds_one_vector_for_all_heads(tmp_path: Path) -> None:
     rank, turned = SHAPE["kv_lora_rank"], SHAPE["qk_rope_head_dim"]
     assert model.config.position_size == 3 * ((turned + rank) + rank)
     attention = Bench(Pair(v3(), model.config, model.weights), pages=2, plain=True).attention
-    cache = attention.cache  # type: ignore[attr-defined]
+    assert isinstance(attention, PagedAttention)
+    cache = attention.cache
     places = 3 * (2 + 1) * 16
     assert cache.keys.numel() + cache.values.numel() == places * (turned + rank + rank)
+
+
+def test_kernels_for_keys_as_wide_as_values_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_module, "has_kernels", lambda device: True)
+    model = v3()
+    opened = as_folder(model, tmp_path)
+    bench = Bench(Pair(model, opened.config, opened.weights), plain=True)
+    assert isinstance(bench.attention, PagedAttention)
+    assert not bench.attention.paged
 
 
 @pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8", "bfloat16"])
@@ -237,8 +251,6 @@ def hf_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Of a file that has just what its config says."""
     own = config_from_hf(config)
     shapes = tensor_shapes(own)
-    from ds4trio.models.families import hf_family
-
     source = hf_family(config["model_type"]).hf_source
     return {source(own, name).name: shape for name, shape in shapes.items()}
 
