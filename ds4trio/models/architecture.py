@@ -25,6 +25,9 @@ ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 MOST_LAYERS = 4096
 """A damaged file may say any number, and lists as long would be made."""
 
+MOST_DIMENSIONS = 1 << 20
+"""Of a latent vector and what is made of it; a square root is taken of them."""
+
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the context the model was first trained with.
@@ -183,8 +186,8 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
             "v_head_dim": self.value_dim,
         }
         for name, size in sizes.items():
-            if size < 1:
-                refuse(f"{name} is {size}; it must be positive")
+            if not 1 <= size <= MOST_DIMENSIONS:
+                refuse(f"{name} is {size}; it must be from 1 to {MOST_DIMENSIONS}")
         if self.query_rank < 0:
             refuse(f"q_lora_rank is {self.query_rank}; it cannot be negative")
 

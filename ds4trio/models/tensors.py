@@ -26,17 +26,17 @@ Named = Iterator[tuple[str, Shape]]
 def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Every tensor the decoder reads, with its shape: [out, in] for products, [size] else, and
     [heads, out, in] for products of heads."""
-    c = config
-    shapes: dict[str, Shape] = {
-        "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
-        "model.norm.weight": (c.hidden_size,),
-    }
+    return dict(_tensors(config))
+
+
+def _tensors(c: ModelConfig) -> Named:
+    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
+    yield "model.norm.weight", (c.hidden_size,)
     if not c.tied_head:
-        shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
+        yield "lm_head.weight", (c.vocab_size, c.hidden_size)
     for layer in range(c.layers):
-        base = f"model.layers.{layer}."
-        shapes |= {base + name: shape for name, shape in _layer(c, c.kind(layer))}
-    return shapes
+        for name, shape in _layer(c, c.kind(layer)):
+            yield f"model.layers.{layer}.{name}", shape
 
 
 def _layer(c: ModelConfig, kind: LayerKind) -> Named:
@@ -138,7 +138,8 @@ def find_tensors(
             silently leave out. Layers beyond the decoder's that guess further tokens are left out.
     """
     sources = {}
-    for name, shape in tensor_shapes(config).items():
+    # One by one, since a config may ask for more than memory holds, of a file that has not.
+    for name, shape in _tensors(config):
         source = sources[name] = source_of(config, name)
         try:
             found = source.shape(shapes)

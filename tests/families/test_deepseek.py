@@ -16,7 +16,12 @@ from transformers import (
 from ds4trio.engine import attention as attention_module
 from ds4trio.engine.attention import PagedAttention, Span
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import config_from_hf, find_hf_tensors
+from ds4trio.models.config import (
+    GgufFile,
+    config_from_gguf,
+    config_from_hf,
+    find_hf_tensors,
+)
 from ds4trio.models.families import hf_family
 from ds4trio.models.tensors import tensor_shapes
 from tests.engine.builders import Bench, Pair, prompts
@@ -292,9 +297,42 @@ def test_a_layer_of_the_decoder_has_no_such_product() -> None:
         {"moe_layer_freq": [1, 0]},
         {"num_hidden_layers": 1 << 60},
         {"num_experts_per_tok": None},
+        {"routed_scaling_factor": 10**400},
+        {"qk_nope_head_dim": 10**400},
+        {"rope_parameters": YARN | {"mscale_all_dim": 1e300}},
+        {"rope_parameters": YARN | {"factor": float("nan")}},
     ],
     ids=str,
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ModelUnavailable):
         config_from_hf(V3 | wrong)
+
+
+def test_more_experts_than_memory_holds_are_only_missing() -> None:
+    config = config_from_hf(V3 | {"n_routed_experts": 1 << 40})
+    with pytest.raises(ModelUnavailable, match=r"config says|has no tensor"):
+        find_hf_tensors(config, hf_shapes(V3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rope.dimension_count": 999},
+        {"attention.kv_lora_rank": 0},
+        {"attention.key_length_mla": "24"},
+        {"nextn_predict_layers": 3},
+        {"expert_gating_func": 3},
+        {"expert_used_count": 9},
+        {"rope.scaling.yarn_log_multiplier": 1e300},
+        {"block_count": 1 << 60},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_in_a_gguf_file_is_refused(wrong: dict[str, Any]) -> None:
+    values = metadata(split=True, **wrong)
+    values = {f"deepseek2.{key}": value for key, value in values.items()}
+    values["general.architecture"] = "deepseek2"
+    shapes = {"token_embd.weight": (320, 64), "blk.0.attn_k_b.weight": (4, 32, 16)}
+    with pytest.raises(ModelUnavailable):
+        config_from_gguf(GgufFile(values, shapes))

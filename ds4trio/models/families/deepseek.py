@@ -144,7 +144,10 @@ def _sharpness(scaling: RopeScaling | None, weight: float) -> float:
     first (``rope.py``) is of the turned dimensions only."""
     if scaling is None or scaling.factor <= 1:
         return 1.0
-    return float((0.1 * weight * math.log(scaling.factor) + 1.0) ** 2)
+    multiplier = 0.1 * weight * math.log(scaling.factor) + 1.0
+    if not math.isfinite(multiplier * multiplier):
+        refuse(f"yarn with the factor {scaling.factor} and the weight {weight} cannot be")
+    return multiplier * multiplier
 
 
 def _with_latent(
