@@ -7,6 +7,7 @@ import torch
 from ds4trio.engine.attention import Attention, Plan
 from ds4trio.engine.experts import Mixture
 from ds4trio.engine.grouped import GroupedAttention
+from ds4trio.engine.latent import LatentAttention
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
 
@@ -29,11 +30,17 @@ class Block:
         # A norm after a product takes its scale away and has one itself.
         scale = 1.0 if after else config.residual_scale
         self._attention_norm = source.norm(f"{name}.input_layernorm", width) if before else None
-        self._attention = GroupedAttention(source, layer, f"{name}.self_attn")
+        self._attention: GroupedAttention | LatentAttention
+        mixed = config.heads * config.head_dim
+        if config.latent is None:
+            self._attention = GroupedAttention(source, layer, f"{name}.self_attn")
+        else:
+            mixed = config.heads * config.latent.value_dim
+            self._attention = LatentAttention(source, layer, f"{name}.self_attn", config.latent)
         self._output = source.linear(
             f"{name}.self_attn.o_proj",
             width,
-            config.heads * config.head_dim,
+            mixed,
             bias=config.output_bias,
             scale=scale,
         )

@@ -9,6 +9,7 @@ import torch
 
 from ds4trio.engine.adapters import ActiveAdapters, AdaptedGated, AdaptedLinear, LowRank
 from ds4trio.engine.apart import HeadNorm, OutputNorm, make_normalise
+from ds4trio.engine.headwise import Headwise, make_headwise
 from ds4trio.engine.linear import (
     ROUNDED,
     Gated,
@@ -208,6 +209,18 @@ class WeightSource:
             dtype="float32" if self.dtype in ROUNDED else self.dtype,
             device=self.device,
             batch_invariant=self._batch_invariant,
+        )
+
+    def headwise(self, name: str, heads: int, weights: Callable[[], torch.Tensor]) -> Headwise:
+        """Products of heads, of weights as ``make_headwise`` has them, kept by this name."""
+        return make_headwise(
+            weights,
+            heads,
+            dtype=self.dtype,
+            device=self.device,
+            batch_invariant=self._batch_invariant,
+            name=name,
+            kept=self._kept,
         )
 
     def gated(self, name: str, width: int, *, bias: bool = False) -> Gated:

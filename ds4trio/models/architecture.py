@@ -22,6 +22,12 @@ __all__ = [
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """The kinds of rotary embedding that the engine can build."""
 
+MOST_LAYERS = 4096
+"""A damaged file may say any number, and lists as long would be made."""
+
+MOST_DIMENSIONS = 1 << 20
+"""Of a latent vector and what is made of it; a square root is taken of them."""
+
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the context the model was first trained with.
@@ -157,6 +163,10 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
         plain_dim, turned_dim: dimensions of a query and key, without and with rotation.
         value_dim: dimensions of a value.
         neighbours: dimensions that turn together lie next to each other in the file.
+        split: the file has what makes keys of the vector and what makes values of it in two
+            tensors, head by head, and not in one.
+        norm_eps: of the norms of both vectors. It is the same in all files, whatever they say of
+            other norms.
     """
 
     query_rank: int
@@ -165,6 +175,21 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
     turned_dim: int
     value_dim: int
     neighbours: bool = True
+    split: bool = False
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "kv_lora_rank": self.rank,
+            "qk_nope_head_dim": self.plain_dim,
+            "qk_rope_head_dim": self.turned_dim,
+            "v_head_dim": self.value_dim,
+        }
+        for name, size in sizes.items():
+            if not 1 <= size <= MOST_DIMENSIONS:
+                refuse(f"{name} is {size}; it must be from 1 to {MOST_DIMENSIONS}")
+        if self.query_rank < 0:
+            refuse(f"q_lora_rank is {self.query_rank}; it cannot be negative")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +271,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, size in sizes.items():
             if size < 1:
                 refuse(f"{name} is {size}; it must be positive")
+        if self.layers > MOST_LAYERS:
+            refuse(f"{self.layers} layers are more than any model has")
         if self.heads % self.kv_heads:
             refuse(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads")
         if any(rope.dims > self.head_dim for rope in self.ropes):

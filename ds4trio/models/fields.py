@@ -33,7 +33,10 @@ class FieldReader:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             refuse(f"{self.prefix}{key} is {value!r}; it must be a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            refuse(f"{self.prefix}{key} is too large")
 
     def flag(self, key: str, default: bool) -> bool:
         return bool(self._value(key, default))

@@ -15,23 +15,28 @@ from ds4trio.models.sources import Source
 
 __all__ = ["find_tensors", "tensor_shapes"]
 
+GUESSING = re.compile(
+    r"((?:model\.layers|blk)\.(?P<layer>\d{1,9})\.)(?:nextn\.)?eh_proj\.weight", re.ASCII
+)
+
 Shape = tuple[int, ...]
 Named = Iterator[tuple[str, Shape]]
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Every tensor the decoder reads, with its shape: [out, in] for products, [size] else."""
-    c = config
-    shapes: dict[str, Shape] = {
-        "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
-        "model.norm.weight": (c.hidden_size,),
-    }
+    """Every tensor the decoder reads, with its shape: [out, in] for products, [size] else, and
+    [heads, out, in] for products of heads."""
+    return dict(_tensors(config))
+
+
+def _tensors(c: ModelConfig) -> Named:
+    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
+    yield "model.norm.weight", (c.hidden_size,)
     if not c.tied_head:
-        shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
+        yield "lm_head.weight", (c.vocab_size, c.hidden_size)
     for layer in range(c.layers):
-        base = f"model.layers.{layer}."
-        shapes |= {base + name: shape for name, shape in _layer(c, c.kind(layer))}
-    return shapes
+        for name, shape in _layer(c, c.kind(layer)):
+            yield f"model.layers.{layer}.{name}", shape
 
 
 def _layer(c: ModelConfig, kind: LayerKind) -> Named:
@@ -89,9 +94,14 @@ def _latent(c: ModelConfig, latent: Latent) -> Named:
     cached = latent.rank + latent.turned_dim
     yield from _product("self_attn.kv_a_proj_with_mqa", cached, c.hidden_size, bias)
     yield "self_attn.kv_a_layernorm.weight", (latent.rank,)
-    both = c.heads * (latent.plain_dim + latent.value_dim)
-    yield from _product("self_attn.kv_b_proj", both, latent.rank, False)
-    yield from _product("self_attn.o_proj", c.hidden_size, c.heads * latent.value_dim, bias)
+    if latent.split:
+        yield "self_attn.k_b_proj.weight", (c.heads, latent.rank, latent.plain_dim)
+        yield "self_attn.v_b_proj.weight", (c.heads, latent.value_dim, latent.rank)
+    else:
+        both = c.heads * (latent.plain_dim + latent.value_dim)
+        yield from _product("self_attn.kv_b_proj", both, latent.rank, False)
+    values = c.heads * latent.value_dim
+    yield from _product("self_attn.o_proj", c.hidden_size, values, c.output_bias)
 
 
 def _experts(c: ModelConfig, experts: Experts) -> Named:
@@ -125,10 +135,11 @@ def find_tensors(
 
     Raises:
         ModelUnavailable: a tensor is missing, has another shape, or is one that the decoder would
-            silently leave out.
+            silently leave out. Layers beyond the decoder's that guess further tokens are left out.
     """
     sources = {}
-    for name, shape in tensor_shapes(config).items():
+    # One by one, since a config may ask for more than memory holds, of a file that has not.
+    for name, shape in _tensors(config):
         source = sources[name] = source_of(config, name)
         try:
             found = source.shape(shapes)
@@ -142,7 +153,15 @@ def find_tensors(
                 f"{list(shapes[source.name])}, its config says {list(shape)}."
             )
     used = {source.name for source in sources.values()}
+    guessing = _guessing_layers(config, shapes)
     for name in shapes:
-        if name not in used and not unused.fullmatch(name):
+        if name not in used and not unused.fullmatch(name) and not name.startswith(guessing):
             raise ModelUnavailable(f"This model cannot be used: unknown tensor {name!r}.")
     return sources
+
+
+def _guessing_layers(config: ModelConfig, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
+    """How names begin of layers for multi-token prediction (arXiv:2412.19437, section 2.2), which
+    follow those of the decoder; the product that joins two hidden states tells them apart."""
+    found = filter(None, map(GUESSING.fullmatch, shapes))
+    return tuple(match[1] for match in found if int(match["layer"]) >= config.layers)

@@ -64,9 +64,19 @@ class GgufFile:
 
 
 def gguf_config(
-    file: GgufFile, *, ropes: Sequence[Rope] | None = None, theta: float = 10000.0
+    file: GgufFile,
+    *,
+    ropes: Sequence[Rope] | None = None,
+    theta: float = 10000.0,
+    head_dim: int | None = None,
 ) -> ModelConfig:
     """What all families have in common; a family replaces in it what it has otherwise.
+
+    Args:
+        file: the header.
+        ropes: the rotary embeddings, where they are not one over whole heads.
+        theta: the base where the file does not say.
+        head_dim: dimensions of a head, where lengths of keys and values in the file do not say so.
 
     Raises:
         ModelUnavailable: a key is missing or of the wrong type, or something not known here.
@@ -74,9 +84,10 @@ def gguf_config(
     read = file.read
     heads = read.integer("attention.head_count")
     hidden = read.integer("embedding_length")
-    head_dim = read.integer("attention.key_length", hidden // max(heads, 1))
-    if read.integer("attention.value_length", head_dim) != head_dim:
-        refuse("keys and values of different head sizes are not supported in this family")
+    if head_dim is None:
+        head_dim = read.integer("attention.key_length", hidden // max(heads, 1))
+        if read.integer("attention.value_length", head_dim) != head_dim:
+            refuse("keys and values of different head sizes are not supported in this family")
     return ModelConfig(
         architecture=file.architecture,
         vocab_size=file.shapes["token_embd.weight"][0],

@@ -47,6 +47,8 @@ GGUF_NAMES = {
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.k_b_proj": "attn_k_b",
+    "self_attn.v_b_proj": "attn_v_b",
     "post_attention_layernorm": "ffn_norm",
     "mlp.output_norm": "post_ffw_norm",
     "mlp.gate_proj": "ffn_gate",
