@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import config_from_hf
+from ds4trio.models.config import config_from_hf, find_hf_tensors
 from ds4trio.models.folder_tokenizer import decode_json, find_tokenizer, optional_json
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.safetensors import SafetensorsWeights
-from ds4trio.models.tensors import check_tensors
+from ds4trio.models.sources import SourcedWeights
 
 __all__ = ["open_folder"]
 
@@ -27,11 +27,11 @@ def open_folder(name: str, folder: Path) -> LoadedModel:
     generation = optional_json(folder / "generation_config.json")
     config = config_from_hf(raw_config, generation, extra_eos=tokenizer.eos_ids)
     weights = SafetensorsWeights(folder)
-    weights.keep(check_tensors(config, weights.shapes))
+    sources = find_hf_tensors(config, weights.shapes)
     return LoadedModel(
         name=name,
         config=config,
-        weights=weights,
+        weights=SourcedWeights(weights, sources),
         tokenizer_path=tokenizer.path,
         chat_template=_template(folder, tokenizer.settings),
         bos_token=tokenizer.bos,

@@ -22,8 +22,8 @@ class LoadedModel:
     Attributes:
         name: what clients call it.
         config: its shape.
-        weights: by Hugging Face name. Lazy: each access reads and dequantises one tensor and gives
-            a fresh CPU tensor, float32 from GGUF, the file's own dtype from safetensors. Query and
+        weights: by the names of ``tensors``. Lazy: each access reads and dequantises one tensor and
+            gives a CPU tensor, float32 from GGUF, the file's own dtype from safetensors. Query and
             key rows are in the order that rotates halves.
         tokenizer_path: a ``tokenizer.json``.
         chat_template: Jinja source, None where the file has none.

@@ -10,22 +10,28 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder, publish_file
-from ds4trio.models.config import ModelConfig, config_from_gguf
+from ds4trio.models.config import (
+    ROPE_DIVISORS,
+    GgufFile,
+    ModelConfig,
+    config_from_gguf,
+    find_gguf_tensors,
+    gguf_sources,
+)
 from ds4trio.models.dequantize import dequantize
 from ds4trio.models.gguf import GgufHeader, TensorInfo, read_header
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
-from ds4trio.models.tensors import ROPE_FREQS, check_tensors, hf_name
+from ds4trio.models.sources import SourcedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +42,7 @@ log = logging.getLogger(__name__)
 
 INDEX = "model.msgpack"
 TOKENIZER = "tokenizer.json"
-FORMAT = 1
+FORMAT = 2
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 
@@ -53,29 +59,35 @@ class Prepared(msgspec.Struct, frozen=True):
     tokenizer_size: int
 
 
-class GgufWeights(Mapping[str, "torch.Tensor"]):
-    """The tensors of a GGUF file by Hugging Face name, float32, each decoded when asked for."""
+class GgufWeights:
+    """The tensors of a GGUF file by its own names, float32, each decoded when asked for.
 
-    def __init__(self, path: Path, config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> None:
+    Attributes:
+        shapes: of all of them.
+    """
+
+    def __init__(self, path: Path, tensors: Mapping[str, TensorInfo]) -> None:
         self._tensors = tensors
-        # Query and key rows of a llama GGUF are interleaved, for rotations of neighbours.
-        self._interleaved = {"q_proj": config.heads, "k_proj": config.kv_heads}
+        self.shapes = {name: info.shape for name, info in tensors.items()}
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        info = self._tensors[name]
+        return self._decoded(info, info.offset, info.size, info.shape)
+
+    def part(self, name: str, index: int) -> torch.Tensor:
+        """``self[name][index]``, without decoding the rest."""
+        info = self._tensors[name]
+        size = info.size // info.shape[0]
+        return self._decoded(info, info.offset + index * size, size, info.shape[1:])
+
+    def _decoded(
+        self, info: TensorInfo, offset: int, size: int, shape: tuple[int, ...]
+    ) -> torch.Tensor:
         import torch  # a process that reads no weights need not have it
 
-        info = self._tensors[name]
-        raw = np.asarray(self._bytes[info.offset : info.offset + info.size])
-        if heads := self._interleaved.get(name.split(".")[-2]):
-            raw = _to_halves(raw, heads, info.shape[0])
-        return torch.from_numpy(dequantize(raw, info.kind)).view(info.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+        raw = np.asarray(self._bytes[offset : offset + size])
+        return torch.from_numpy(dequantize(raw, info.kind)).view(shape)
 
 
 def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> LoadedModel:
@@ -97,7 +109,7 @@ def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> Loa
     return LoadedModel(
         name=name,
         config=prepared.config,
-        weights=GgufWeights(path, prepared.config, prepared.tensors),
+        weights=SourcedWeights(GgufWeights(path, prepared.tensors), gguf_sources(prepared.config)),
         tokenizer_path=folder / TOKENIZER,
         chat_template=prepared.chat_template,
         bos_token=prepared.bos_token,
@@ -172,19 +184,17 @@ def _model_of(path: Path, header: GgufHeader) -> tuple[ModelConfig, dict[str, Te
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
         raise ModelUnavailable(f"{path} cannot be used: it has no tensor 'token_embd.weight'.")
-    factors: list[float] | None = None
-    if divisors := tensors.get(ROPE_FREQS):
-        raw = np.fromfile(path, np.uint8, count=divisors.size, offset=divisors.offset)
-        factors = dequantize(raw, divisors.kind).tolist()
-    config = config_from_gguf(
-        header.metadata,
-        tensors,
-        vocab_size=tensors["token_embd.weight"].shape[0],
-        rope_factors=factors,
-    )
-    named = {renamed: info for name, info in tensors.items() if (renamed := hf_name(name))}
-    wanted = check_tensors(config, {name: info.shape for name, info in named.items()})
-    return config, {name: named[name] for name in wanted}
+    shapes = {name: info.shape for name, info in tensors.items()}
+    divisors = {name: _numbers(path, tensors[name]) for name in ROPE_DIVISORS if name in tensors}
+    config = config_from_gguf(GgufFile(header.metadata, shapes, divisors))
+    used = {source.name for source in find_gguf_tensors(config, shapes).values()}
+    return config, {name: info for name, info in tensors.items() if name in used}
+
+
+def _numbers(path: Path, info: TensorInfo) -> list[float]:
+    raw = np.fromfile(path, np.uint8, count=info.size, offset=info.offset)
+    numbers: list[float] = dequantize(raw, info.kind).tolist()
+    return numbers
 
 
 def _token(metadata: Mapping[str, object], role: str) -> str | None:
@@ -201,13 +211,3 @@ def _forget_older(folder: Path) -> None:
     for other in folder.parent.glob(f"{place}-*"):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _to_halves(raw: NDArray[np.uint8], heads: int, rows: int) -> NDArray[np.uint8]:
-    """Put the rows of each head from (pair, member) order into (member, pair) order.
-
-    llama.cpp stores them so that a rotation turns neighbouring rows; transformers turns row i with
-    row i + head_dim / 2. Whole rows move, so this works on the undecoded bytes.
-    """
-    by_pair = raw.reshape(heads, rows // heads // 2, 2, -1)
-    return by_pair.swapaxes(1, 2).reshape(-1)

@@ -5,7 +5,6 @@ Format: https://github.com/huggingface/safetensors, read memory-mapped by that l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,12 @@ from ds4trio.models.shards import shard_names
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SafetensorsWeights"]
+__all__ = ["SafetensorsWeights", "read_tensors"]
 
 DTYPES = ("F64", "F32", "F16", "BF16")
 
 
-class SafetensorsWeights(Mapping[str, "torch.Tensor"]):
+class SafetensorsWeights:
     """The tensors of a folder by name, in the files' own dtypes, each read when asked for.
 
     Raises:
@@ -54,20 +53,26 @@ class SafetensorsWeights(Mapping[str, "torch.Tensor"]):
                 self._paths[name] = path
                 self.shapes[name] = tuple(view.get_shape())
 
-    def keep(self, names: Iterable[str]) -> None:
-        """Forget every tensor but these."""
-        self._paths = {name: self._paths[name] for name in names}
-        self.shapes = {name: self.shapes[name] for name in self._paths}
-
     def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file(name).get_tensor(name)
+        return tensor
+
+    def part(self, name: str, index: int) -> torch.Tensor:
+        """``self[name][index]``, without reading the rest."""
+        tensor: torch.Tensor = self._file(name).get_slice(name)[index]
+        return tensor
+
+    def _file(self, name: str) -> Any:
         path = self._paths[name]
         if path not in self._files:
             self._files[path] = safe_open(path, framework="pt", device="cpu")
-        tensor: torch.Tensor = self._files[path].get_tensor(name)
-        return tensor
+        return self._files[path]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
 
-    def __len__(self) -> int:
-        return len(self._paths)
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a small file at once. Raises ModelUnavailable if it cannot be read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
