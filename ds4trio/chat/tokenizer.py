@@ -22,9 +22,12 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """What SentencePiece writes for a space."""
 
-ROLE_MARKER = re.compile(r"<(?:[|\uff5c][^<>]*|[^<>]*[|\uff5c])>")
-"""Tokens of this look steer the model also where its file does not call them special, as DeepSeek's
-``<\uff5cUser\uff5c>``."""
+ROLE_MARKER = re.compile(
+    r"<(?:[|\uff5c][^<>]*|[^<>]*[|\uff5c])>"  # DeepSeek's <\uff5cUser\uff5c>
+    r"|<(?:start|end)_of_\w+>"  # Gemma's turns
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS)\]"
+)
+"""Tokens of this look steer the model also where its file does not call them special."""
 
 
 class Tokenizer:

@@ -50,5 +50,6 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
             raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
     template = settings.get("chat_template")
     if isinstance(template, list):  # several, by name
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
     return template if isinstance(template, str) else None

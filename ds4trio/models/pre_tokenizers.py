@@ -195,5 +195,6 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "tekken": TEKKEN,
     "deepseek-llm": DEEPSEEK_LLM,
     "deepseek-coder": DEEPSEEK_CODER,
-    "deepseek-v3": DEEPSEEK_V3,
+    "deepseek-v3": DEEPSEEK_V3,  # and V4
+    "joyai-llm": DEEPSEEK_V3,
 }

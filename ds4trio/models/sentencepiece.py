@@ -82,10 +82,12 @@ def build_sentencepiece(pieces: Pieces, source: str) -> Tokenizer:
     tokens = list(pieces.tokens)
     if not len(tokens) == len(pieces.scores) == len(pieces.kinds):
         refuse_vocabulary(source, "it has not one score and one kind for each token")
+    there = set(tokens)
     for index, kind in enumerate(pieces.kinds):
         # GGUF writes the spaces of pieces that users define as such.
-        if kind == USER_DEFINED and tokens[index] and not tokens[index].strip(" "):
-            tokens[index] = SPACE * len(tokens[index])
+        run = SPACE * len(tokens[index])
+        if kind == USER_DEFINED and not tokens[index].strip(" ") and run not in there:
+            tokens[index] = run
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if not tokens or len(vocabulary) != len(tokens):
         refuse_vocabulary(source, "its vocabulary is empty or has a token twice")

@@ -150,8 +150,11 @@ def cut(text: str) -> list[str]:
     return re.split(r"(<s>|</s>|<\|user\|>)", text)
 
 
-def test_markers_that_no_file_calls_special_are_markers_nevertheless() -> None:
-    user, think = "<\uff5cUser\uff5c>", "<think>"
+@pytest.mark.parametrize(
+    "user", ["<\uff5cUser\uff5c>", "<|user|>", "<start_of_turn>", "[INST]", "[/INST]", "<turn|>"]
+)
+def test_markers_that_no_file_calls_special_are_markers_nevertheless(user: str) -> None:
+    think = "<think>"
     native = make_tiny_tokenizer()
     native.add_tokens([AddedToken(token, special=False) for token in (user, think)])
     tokenizer = Tokenizer(native.to_str())

@@ -123,6 +123,12 @@ def test_padding_and_unused_pieces_never_come_of_text() -> None:
     assert max(found) < size
 
 
+def test_a_run_of_spaces_may_be_there_twice() -> None:
+    vocabulary = small_vocabulary(defined=["  "])
+    assert SPACE * 2 in vocabulary.tokens
+    assert "  " in tokens(vocabulary.metadata(), "a  b")
+
+
 def test_without_bytes_the_unknown_token_stands_for_what_is_no_piece() -> None:
     vocabulary = small_vocabulary(with_bytes=False)
     assert tokens(vocabulary.metadata(), "h??") == [f"{SPACE}h", "<unk>"]
