@@ -74,9 +74,9 @@ class Tokenizer:
         """
         try:
             return cls(path.read_text(encoding="utf-8"))
-        except ModelUnavailable:
+        except (ModelUnavailable, KeyboardInterrupt, SystemExit):
             raise
-        except Exception as error:  # the native library raises bare Exception
+        except BaseException as error:  # the native library raises bare Exception, or panics
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelUnavailable(f"The tokenizer {path} cannot be read: {reason}.") from error
 

@@ -35,13 +35,13 @@ def build_byte_level(
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if not tokens or len(vocabulary) != len(tokens):
         refuse_vocabulary(source, "its vocabulary is empty or has a token twice")
-    pairs: Any = merges  # a merge that is no pair is refused below
-    try:
-        model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre.whole_words)
-    except Exception as error:  # the library raises bare Exception, for an unknown token in a merge
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        refuse_vocabulary(source, f"its merges do not fit its vocabulary ({reason})")
-    tokenizer = Tokenizer(model)
+    pairs: list[tuple[str, str]] = []
+    for merge in merges:
+        # The library would panic at a union that is no token.
+        if len(merge) != 2 or not {*merge, "".join(merge)} <= vocabulary.keys():
+            refuse_vocabulary(source, f"its merges do not fit its vocabulary ({merge!r:.100})")
+        pairs.append((merge[0], merge[1]))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre.whole_words))
     if pre.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(pre.steps))

@@ -194,3 +194,12 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_text('{"version": "1.0"')
     with pytest.raises(ModelUnavailable, match=r"tokenizer\.json cannot be read"):
         Tokenizer.load(path)
+
+
+def test_what_makes_the_library_panic_is_named(tmp_path: Path) -> None:
+    content: dict[str, Any] = json.loads(make_tiny_tokenizer().to_str())
+    content["model"]["merges"].insert(0, ["b", "b"])  # there is no token "bb"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json cannot be read") as caught:
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    assert "\n" not in str(caught.value)

@@ -137,6 +137,7 @@ def test_bos_is_what_the_file_says_or_its_family_means() -> None:
         ({"tokens": ["a", "a"]}, "a token twice"),
         ({"merges": ["x yz"]}, "merges do not fit"),
         ({"merges": ["nospace"]}, "merges do not fit"),
+        ({"merges": ["q q"]}, "merges do not fit"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
