@@ -21,17 +21,17 @@ Named = Iterator[tuple[str, Shape]]
 
 def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Every tensor the decoder reads, with its shape: [out, in] for products, [size] else."""
-    c = config
-    shapes: dict[str, Shape] = {
-        "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
-        "model.norm.weight": (c.hidden_size,),
-    }
+    return dict(_tensors(config))
+
+
+def _tensors(c: ModelConfig) -> Named:
+    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
+    yield "model.norm.weight", (c.hidden_size,)
     if not c.tied_head:
-        shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
+        yield "lm_head.weight", (c.vocab_size, c.hidden_size)
     for layer in range(c.layers):
-        base = f"model.layers.{layer}."
-        shapes |= {base + name: shape for name, shape in _layer(c, c.kind(layer))}
-    return shapes
+        for name, shape in _layer(c, c.kind(layer)):
+            yield f"model.layers.{layer}.{name}", shape
 
 
 def _layer(c: ModelConfig, kind: LayerKind) -> Named:
@@ -103,7 +103,7 @@ def _experts(c: ModelConfig, experts: Experts) -> Named:
     if experts.shared_width:
         yield from _gated("mlp.shared", c.hidden_size, experts.shared_width, c.mlp_bias)
         if experts.shared_gate:
-            yield "mlp.shared_gate.weight", (1, c.hidden_size)
+            yield "mlp.shared_gate.weight", (c.hidden_size,)
 
 
 def find_tensors(
@@ -128,7 +128,8 @@ def find_tensors(
             silently leave out.
     """
     sources = {}
-    for name, shape in tensor_shapes(config).items():
+    # One by one: what a config says that is wrong may be millions of experts.
+    for name, shape in _tensors(config):
         source = sources[name] = source_of(config, name)
         try:
             found = source.shape(shapes)
