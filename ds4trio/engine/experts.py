@@ -62,8 +62,8 @@ class Router:
             if experts.router_bias:
                 bias = source.take(f"{name}.router.bias", experts.count).float()
             if experts.shared_gate:  # one product for both
-                gate = source.take(f"{name}.shared_gate.weight", 1, width).float()
-                weight = torch.cat([weight, gate])
+                gate = source.take(f"{name}.shared_gate.weight", width).float()
+                weight = torch.cat([weight, gate.unsqueeze(0)])
                 bias = None if bias is None else torch.cat([bias, bias.new_zeros(1)])
             return weight, bias
 

@@ -144,6 +144,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.used <= self.count:
             refuse(f"{self.used} of {self.count} experts cannot be used")
+        if self.width < 1 or self.shared_width < 0:
+            refuse(f"experts of width {self.width} beside {self.shared_width} cannot be")
         if self.groups < 1 or self.count % self.groups:
             refuse(f"{self.count} experts cannot be cut into {self.groups} groups")
         if not 1 <= self.groups_used <= self.groups:
@@ -279,7 +281,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse(f"more than the {self.head_dim} dimensions of a head cannot be turned")
         if self.kinds and len(self.kinds) != self.layers:
             refuse(f"{len(self.kinds)} kinds of layers do not fit {self.layers} layers")
-        for kind in map(self.kind, range(self.layers)):
+        for kind in self.kinds or (PLAIN,):
             if kind.rope is not None and not 0 <= kind.rope < len(self.ropes):
                 refuse("a layer refers to a rotary embedding that there is not")
             if kind.experts and self.experts is None:

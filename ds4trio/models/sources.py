@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,7 @@ class Source(msgspec.Struct, frozen=True):
         start, stop, step: which rows of what is left, as in a slice; ``stop`` 0 is the end.
         heads: rows of so many heads lie pair by pair, for rotations of neighbours, and are brought
             into the order that rotates halves; 0: they do already.
+        flat: all dimensions are made one, for what has a dimension of one in some files only.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Source(msgspec.Struct, frozen=True):
     stop: int = 0
     step: int = 1
     heads: int = 0
+    flat: bool = False
 
     def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         """Of the tensor that comes of it.
@@ -69,7 +72,7 @@ class Source(msgspec.Struct, frozen=True):
             shape = shape[::-1]
         if shape:
             shape = (len(range(*self._rows.indices(shape[0]))), *shape[1:])
-        return shape
+        return (math.prod(shape),) if self.flat else shape
 
     @property
     def _rows(self) -> slice:
@@ -89,7 +92,7 @@ class Source(msgspec.Struct, frozen=True):
         if self.heads:
             pairs = tensor.reshape(self.heads, -1, 2, *tensor.shape[1:])
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)
-        return tensor
+        return tensor.reshape(-1) if self.flat else tensor
 
 
 class SourcedWeights(Mapping[str, "torch.Tensor"]):

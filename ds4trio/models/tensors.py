@@ -113,7 +113,7 @@ def _experts(c: ModelConfig, experts: Experts) -> Named:
     if experts.shared_width:
         yield from _gated("mlp.shared", c.hidden_size, experts.shared_width, c.mlp_bias)
         if experts.shared_gate:
-            yield "mlp.shared_gate.weight", (1, c.hidden_size)
+            yield "mlp.shared_gate.weight", (c.hidden_size,)
 
 
 def find_tensors(

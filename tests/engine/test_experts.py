@@ -84,7 +84,7 @@ class Case:
         if e.shared_width:
             total = self._mlp("shared", row) * scale
             if e.shared_gate:
-                total = total * torch.sigmoid(self.weights[f"{LAYER}.shared_gate.weight"] @ row)
+                total = total * torch.sigmoid(self.weights[f"{LAYER}.shared_gate.weight"].dot(row))
         for number, share in self.routes(row).items():
             total = total + self._mlp(f"experts.{number}", row) * (share * scale)
         return total

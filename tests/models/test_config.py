@@ -188,7 +188,7 @@ def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
     ("key", "value", "says"),
     [
         ("general.architecture", "gemma3", "known: llama"),
-        ("llama.expert_count", 8, "mixture-of-experts"),
+        ("llama.expert_count", 8, "expert_used_count is missing"),
         ("llama.rope.dimension_count", 7, "even number"),
         ("llama.rope.dimension_count", 32, "cannot be turned"),
         ("llama.attention.value_length", 8, "different head sizes"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 from ds4trio.models.families.deepseek import DEEPSEEK
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile
+from ds4trio.models.families.gpt_oss import GPT_OSS
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.families.mixtral import MIXTRAL
+from ds4trio.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
 
-FAMILIES: tuple[Family, ...] = (LLAMA, DEEPSEEK)
+FAMILIES: tuple[Family, ...] = (LLAMA, MIXTRAL, QWEN2_MOE, QWEN3_MOE, GPT_OSS, DEEPSEEK)
 
 
 def hf_family(kind: object) -> Family:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ds4trio.models.architecture import ModelConfig
@@ -25,6 +25,8 @@ class Family:
         from_hf: reads ``config.json``, by the ``model_type`` that stands there.
         from_gguf: reads the metadata of a GGUF file, by its ``general.architecture``.
         hf_source, gguf_source: where such a file keeps a tensor of the decoder.
+        hf_stacked: the same for files in which the experts of a layer lie in one tensor, where
+            such are about besides others.
         hf_unused, gguf_unused: match names of tensors that the decoder does not need.
     """
 
@@ -34,3 +36,10 @@ class Family:
     gguf_source: SourceOf = gguf_source
     hf_unused: re.Pattern[str] = HF_UNUSED
     gguf_unused: re.Pattern[str] = GGUF_UNUSED
+    hf_stacked: SourceOf | None = None
+
+    def hf_source_in(self, names: Collection[str]) -> SourceOf:
+        """``hf_source`` for a file that has tensors of these names."""
+        if self.hf_stacked and any(name.endswith(".experts.gate_up_proj") for name in names):
+            return self.hf_stacked
+        return self.hf_source

@@ -1,6 +1,6 @@
 """Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783): the plainest block of all.
 
-SmolLM2 and other models say ``llama`` too.
+SmolLM2 and other models say ``llama`` too; of GGUF files, Mixtral's do.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from ds4trio.models.architecture import ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
+from ds4trio.models.families.mixtral import mixtral_from_gguf
 from ds4trio.models.families.names import in_pairs
-from ds4trio.models.fields import refuse
 
 __all__ = ["LLAMA"]
 
@@ -21,7 +21,7 @@ def _from_hf(file: HfFile) -> ModelConfig:
 
 def _from_gguf(file: GgufFile) -> ModelConfig:
     if file.read.integer("expert_count", 0):
-        refuse("mixture-of-experts models of this kind are not known")
+        return mixtral_from_gguf(file)
     return gguf_config(file)
 
 

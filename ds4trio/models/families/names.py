@@ -119,7 +119,7 @@ def gguf_source(config: ModelConfig, name: str) -> Source:
     own = named(part, GGUF_NAMES)
     if own == part:
         refuse(f"GGUF files have no name for {part!r}")
-    return Source(f"blk.{layer}.{own}")
+    return Source(f"blk.{layer}.{own}", flat=part == "mlp.shared_gate.weight")
 
 
 def in_pairs(config: ModelConfig, name: str) -> Source:
