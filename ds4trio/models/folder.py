@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.checkpoints.opening import open_checkpoint
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.safetensors import SafetensorsWeights
 from ds4trio.models.tensors import check_tensors
 
 __all__ = ["open_folder"]
@@ -51,7 +51,7 @@ def open_folder(name: str, folder: Path) -> LoadedModel:
     config = config_from_hf(
         raw_config, generation, extra_eos=[ids[eos]] if eos is not None and eos in ids else []
     )
-    weights = SafetensorsWeights(folder)
+    weights = open_checkpoint(folder, raw_config)
     weights.keep(check_tensors(config, weights.shapes))
     return LoadedModel(
         name=name,
