@@ -12,13 +12,14 @@ From the lowest bits on, a word holds the outputs in the order of ``ORDER``. A w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds4trio.models.checkpoints.assembly import Assembly, integer, refuse_format
-from ds4trio.models.checkpoints.packing import CHUNK
+from ds4trio.models.checkpoints.packing import CHUNK, scale_groups, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -46,31 +47,36 @@ def awq(parts: Assembly, settings: Mapping[str, Any]) -> None:
         outputs = words * WORD
         groups, _ = parts.take(f"{base}.scales", ["F16", "BF16", "F32"], None, outputs)
         parts.take(f"{base}.qzeros", ["I32"], groups, words)
-        if not groups or inputs % groups:
+        if not groups or not inputs or inputs % groups:
             parts.refuse(f"{base}.scales", f"it has {groups} groups for {inputs} inputs")
         parts.make(f"{base}.weight", (outputs, inputs), _decoder(parts, base, outputs, inputs))
 
 
-def _decoder(parts: Assembly, base: str, outputs: int, inputs: int) -> Any:
+def _decoder(parts: Assembly, base: str, outputs: int, inputs: int) -> Callable[[], torch.Tensor]:
     def decode() -> torch.Tensor:
         import torch
 
-        words = parts.raw.integers(f"{base}.qweight").view(np.uint32)
-        zeros = parts.raw.integers(f"{base}.qzeros").view(np.uint32).T
-        scales = parts.raw[f"{base}.scales"].float().numpy().T.reshape(-1, WORD, len(zeros.T))
+        words = parts.raw.integers(f"{base}.qweight")
+        stored = unpack(parts.raw.integers(f"{base}.qzeros"), BITS, 1)
+        zeros = np.ascontiguousarray(_by_word(stored), np.float32)
+        scales = np.ascontiguousarray(_by_word(parts.raw[f"{base}.scales"].float().numpy()))
         result = np.empty((outputs, inputs), np.float32)
         by_word = result.reshape(-1, WORD, inputs)
-        step = max(1, CHUNK // max(inputs * WORD, 1))
+        step = max(1, CHUNK // (inputs * WORD))
         for begin in range(0, len(by_word), step):
             some = slice(begin, begin + step)
-            packed = np.ascontiguousarray(words[:, some].T)
+            packed = np.ascontiguousarray(words[:, some].T).view(np.uint8)
+            packed = packed.reshape(-1, inputs, WORD // 2)
             for place, output in enumerate(ORDER):
-                level = (packed >> (BITS * place)) & 15
-                zero = (zeros[some] >> (BITS * place)) & 15
-                by_group = level.astype(np.float32).reshape(*zero.shape, -1)
-                by_group -= zero.astype(np.float32)[:, :, None]
-                by_group *= scales[some, output, :, None]
-                by_word[some, output] = by_group.reshape(level.shape)
+                byte = packed[:, :, place // 2]
+                out = by_word[some, output]
+                out[:] = byte >> BITS if place % 2 else byte & 15
+                scale_groups(out, zeros[some, place], scales[some, output], None)
         return torch.from_numpy(result)
 
     return decode
+
+
+def _by_word(of_groups: NDArray[Any]) -> NDArray[Any]:
+    """[groups, outputs] -> [outputs / 8, 8, groups]."""
+    return of_groups.reshape(len(of_groups), -1, WORD).transpose(1, 2, 0)

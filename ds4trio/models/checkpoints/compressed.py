@@ -21,7 +21,7 @@ import numpy as np
 
 from ds4trio.models.checkpoints.assembly import Assembly, integer, refuse_format
 from ds4trio.models.checkpoints.fp8 import ACTIVATION_SCALES, FLOAT8, multiply
-from ds4trio.models.checkpoints.packing import CHUNK, packed_size, unpack
+from ds4trio.models.checkpoints.packing import CHUNK, packed_size, scale_groups, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def _packed(parts: Assembly, base: str, known: set[int]) -> None:
         parts.take(f"{base}.weight_zero_point", ["I32"], packed, groups)
     if f"{base}.weight_g_idx" in parts.shapes:
         parts.take(f"{base}.weight_g_idx", ["I32", "I64"], inputs)
-    elif not groups or inputs % groups:
+    if not groups or inputs % groups:
         parts.refuse(f"{base}.weight_scale", f"it has {groups} groups for {inputs} inputs")
     shape = (outputs, inputs)
     parts.make(f"{base}.weight", shape, lambda: _decode(parts, base, shape, bits, groups))
@@ -106,18 +106,17 @@ def _decode(
     zeros = np.full((outputs, groups), 1 << (bits - 1), np.float32)
     if f"{base}.weight_zero_point" in parts.shapes:
         zeros[:] = unpack(parts.raw.integers(f"{base}.weight_zero_point"), bits, 0).T[:outputs]
-    group = np.arange(inputs) // max(inputs // max(groups, 1), 1)
+    group = None
     if f"{base}.weight_g_idx" in parts.shapes:
         named = parts.raw.integers(f"{base}.weight_g_idx")
+        if named.max() >= groups:
+            parts.refuse(f"{base}.weight_g_idx", f"it names groups that are not among {groups}")
         if (named >= 0).all():  # one that was never filled in is all -1
             group = named
-    if group.max(initial=0) >= groups:
-        parts.refuse(f"{base}.weight_g_idx", f"it names groups that are not among {groups}")
     result = np.empty(shape, np.float32)
     step = max(1, CHUNK // inputs)
     for begin in range(0, outputs, step):
         rows = slice(begin, begin + step)
         result[rows] = unpack(words[rows], bits, 1)[:, :inputs]
-        result[rows] -= zeros[rows][:, group]
-        result[rows] *= scales[rows][:, group]
+        scale_groups(result[rows], zeros[rows], scales[rows], group)
     return torch.from_numpy(result)

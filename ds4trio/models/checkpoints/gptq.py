@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ds4trio.models.checkpoints.assembly import Assembly, integer, refuse_format
-from ds4trio.models.checkpoints.packing import CHUNK, unpack
+from ds4trio.models.checkpoints.packing import CHUNK, scale_groups, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -76,27 +76,20 @@ def _decode(
 
     outputs, inputs = shape
     words = parts.raw.integers(f"{base}.qweight")
-    zeros = unpack(parts.raw.integers(f"{base}.qzeros"), bits, 1).T
-    zeros = ((zeros + add) & ((1 << bits) - 1)).astype(np.float32)
-    scales = parts.raw[f"{base}.scales"].float().numpy().T
+    stored = unpack(parts.raw.integers(f"{base}.qzeros"), bits, 1)
+    zeros = np.ascontiguousarray(((stored + add) & ((1 << bits) - 1)).T, np.float32)
+    scales = np.ascontiguousarray(parts.raw[f"{base}.scales"].float().numpy().T)
     regular = np.arange(inputs) // group_size
     group = regular
     if f"{base}.g_idx" in parts.shapes:
         group = parts.raw.integers(f"{base}.g_idx")
-        if inputs and (group.min() < 0 or group.max() >= scales.shape[1]):
+        if group.min() < 0 or group.max() >= scales.shape[1]:
             parts.refuse(f"{base}.g_idx", f"it names groups that are not among {scales.shape[1]}")
-    in_order = inputs % group_size == 0 and np.array_equal(group, regular)
+    in_order = inputs == group_size * scales.shape[1] and np.array_equal(group, regular)
     result = np.empty(shape, np.float32)
-    step = max(1, CHUNK // max(inputs, 1))
+    step = max(1, CHUNK // inputs)
     for begin in range(0, outputs, step):
         rows = slice(begin, begin + step)
-        out = result[rows]
-        out[:] = unpack(words[:, rows], bits, 0)
-        if in_order:
-            by_group = out.reshape(len(out), -1, group_size)
-            by_group -= zeros[rows, :, None]
-            by_group *= scales[rows, :, None]
-        else:
-            out -= zeros[rows][:, group]
-            out *= scales[rows][:, group]
+        result[rows] = unpack(words[:, rows], bits, 0)
+        scale_groups(result[rows], zeros[rows], scales[rows], None if in_order else group)
     return torch.from_numpy(result)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ds4trio.models.checkpoints.assembly import Assembly
 from ds4trio.models.checkpoints.packing import CHUNK
@@ -94,35 +98,47 @@ def scaled(
     """``(weight - zero) * scale`` in float32.
 
     Args:
-        weight: [outputs, inputs], or a stack [n, outputs, inputs].
+        weight: of one byte each, [outputs, inputs], or a stack [n, outputs, inputs].
         scales: float32 in the grid's shape.
         grid: how they lie.
         zeros: float32, lies like the scales.
     """
     import torch
 
+    result = torch.empty(weight.shape, dtype=torch.float32)
     if weight.ndim > 2:
-        result = torch.empty(weight.shape, dtype=torch.float32)
         for index in range(len(weight)):
             place = index if len(scales) > 1 else 0
             zero = None if zeros is None else zeros[place]
             result[index] = scaled(weight[index], scales[place], grid, zero)
         return result
-    outputs, inputs = weight.shape
-    result = torch.empty((outputs, inputs), dtype=torch.float32)
-    step = max(1, CHUNK // max(inputs, 1))
-    for begin in range(0, outputs, step):
-        out = result[begin : begin + step]
-        out.copy_(weight[begin : begin + step])
-        of_row = torch.arange(begin, begin + len(out)) // grid.height
+    table, stored, out = _table(weight.dtype), weight.view(torch.uint8).numpy(), result.numpy()
+    step = max(1, CHUNK // max(weight.shape[1], 1))
+    for begin in range(0, len(out), step):
+        rows = slice(begin, begin + step)
+        np.take(table, stored[rows], out=out[rows], mode="clip")
         if zeros is not None:
-            out.sub_(_spread(zeros[of_row], grid.width, inputs))
-        out.mul_(_spread(scales[of_row], grid.width, inputs))
+            out[rows] -= _spread(zeros, grid, rows, *out.shape)
+        out[rows] *= _spread(scales, grid, rows, *out.shape)
     return result
 
 
-def _spread(values: torch.Tensor, width: int, inputs: int) -> torch.Tensor:
-    """One number for each run of inputs -> one for each input; one alone stays alone."""
-    if values.shape[1] == 1:
-        return values
-    return values.repeat_interleave(width, 1)[:, :inputs]
+def _spread(
+    scales: torch.Tensor, grid: Grid, rows: slice, outputs: int, inputs: int
+) -> NDArray[np.float32]:
+    """The scales of some rows, one for each input, or one alone for all of them."""
+    values: NDArray[np.float32] = scales.numpy()
+    if len(values) > 1:
+        values = values[np.arange(*rows.indices(outputs)) // grid.height]
+    if values.shape[1] > 1:
+        values = np.repeat(values, grid.width, axis=1)[:, :inputs]
+    return values
+
+
+@cache
+def _table(dtype: torch.dtype) -> NDArray[np.float32]:
+    """A byte -> the number of this type that it is, float32 [256]."""
+    import torch
+
+    table: NDArray[np.float32] = torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
+    return table
