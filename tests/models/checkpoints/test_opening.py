@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from safetensors.torch import save_file
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.checkpoints.assembly import DecodedWeights
-from ds4trio.models.checkpoints.opening import open_checkpoint
+from ds4trio.models.checkpoints.opening import METHODS, open_checkpoint
+from ds4trio.models.dequantize import DENSE
+from ds4trio.models.ggml_blocks import BLOCKS
+from ds4trio.models.ggml_superblocks import SUPERBLOCKS
 from ds4trio.models.safetensors import SafetensorsWeights
 
 FP8 = {"quant_method": "fp8"}
@@ -101,3 +105,11 @@ def test_tensors_of_a_product_may_lie_in_several_files(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(content)
     weights = open_checkpoint(folder, {"quantization_config": FP8})
     assert weights["x.weight"].tolist() == [[3.0, 3.0]] * 4
+
+
+def test_the_documentation_names_every_method_and_every_type_of_gguf() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
+    named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert set(METHODS) <= named
+    assert {*BLOCKS, *SUPERBLOCKS, *DENSE, "BF16"} - {"F64"} <= named
