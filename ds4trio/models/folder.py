@@ -10,9 +10,9 @@ import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.checkpoints.opening import open_checkpoint
-from ds4trio.models.config import config_from_hf
+from ds4trio.models.config import config_from_hf, find_hf_tensors
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.tensors import check_tensors
+from ds4trio.models.sources import SourcedWeights
 
 __all__ = ["open_folder"]
 
@@ -52,11 +52,12 @@ def open_folder(name: str, folder: Path) -> LoadedModel:
         raw_config, generation, extra_eos=[ids[eos]] if eos is not None and eos in ids else []
     )
     weights = open_checkpoint(folder, raw_config)
-    weights.keep(check_tensors(config, weights.shapes))
+    sources = find_hf_tensors(config, weights.shapes)
+    weights.keep({source.name for source in sources.values()})
     return LoadedModel(
         name=name,
         config=config,
-        weights=weights,
+        weights=SourcedWeights(weights, sources),
         tokenizer_path=tokenizer_path,
         chat_template=_template(folder, settings),
         bos_token=bos,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import ModelConfig
 from ds4trio.models.dequantize import dequantize
 from ds4trio.models.gguf import TensorInfo
 from ds4trio.models.weights import Weights, place_of
@@ -24,25 +23,20 @@ Bytes = NDArray[np.uint8]
 
 
 class GgufWeights(Weights):
-    """The tensors of a GGUF model by Hugging Face name, float32, each decoded when asked for.
+    """The tensors of a GGUF model by its own names, float32, each decoded when asked for.
 
     Files are mapped into memory, so that what is not asked for is not read.
 
     Args:
         paths: the model's files.
-        config: its shape.
         tensors: where each tensor lies.
 
     Raises:
         ModelUnavailable: a file cannot be read.
     """
 
-    def __init__(
-        self, paths: Sequence[Path], config: ModelConfig, tensors: Mapping[str, TensorInfo]
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], tensors: Mapping[str, TensorInfo]) -> None:
         self._tensors = tensors
-        # Query and key rows of a llama GGUF are interleaved, for rotations of neighbours.
-        self._interleaved = {"q_proj": config.heads, "k_proj": config.kv_heads}
         self._files = [_mapped(path) for path in paths]
 
     @property
@@ -51,20 +45,15 @@ class GgufWeights(Weights):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         info = self._tensors[name]
-        raw = self._bytes(info)
-        if heads := self._heads(name):
-            raw = _to_halves(raw, heads, info.shape[0])
-        return _decoded(raw, info.kind, info.shape)
+        return _decoded(self._bytes(info), info.kind, info.shape)
 
     def part(self, name: str, index: int) -> torch.Tensor:
         info = self._tensors[name]
-        row = place_of(info.shape, index)
+        place = place_of(info.shape, index)
         if len(info.shape) < 2:  # a block has several of these
-            return self[name][row]
-        if heads := self._heads(name):
-            row = _row_in_file(row, heads, info.shape[0])
+            return self[name][place]
         # Blocks do not go beyond a row, so every slice is whole blocks.
-        raw = self._bytes(info).reshape(info.shape[0], -1)[row]
+        raw = self._bytes(info).reshape(info.shape[0], -1)[place]
         return _decoded(raw, info.kind, info.shape[1:])
 
     def __iter__(self) -> Iterator[str]:
@@ -75,10 +64,6 @@ class GgufWeights(Weights):
 
     def _bytes(self, info: TensorInfo) -> Bytes:
         return self._files[info.part][info.offset : info.offset + info.size]
-
-    def _heads(self, name: str) -> int | None:
-        """How many heads a tensor's rows belong to; None where rows lie as they should."""
-        return self._interleaved.get(name.split(".")[-2])
 
 
 def _mapped(path: Path) -> Bytes:
@@ -92,21 +77,3 @@ def _decoded(raw: Bytes, kind: str, shape: tuple[int, ...]) -> torch.Tensor:
     import torch  # a process that reads no weights need not have it
 
     return torch.from_numpy(dequantize(raw, kind)).view(shape)
-
-
-def _to_halves(raw: Bytes, heads: int, rows: int) -> Bytes:
-    """Put the rows of each head from (pair, member) order into (member, pair) order.
-
-    llama.cpp stores them so that a rotation turns neighbouring rows; transformers turns row i with
-    row i + head_dim / 2. Whole rows move, so this works on the undecoded bytes.
-    """
-    by_pair = raw.reshape(heads, rows // heads // 2, 2, -1)
-    return by_pair.swapaxes(1, 2).reshape(-1)
-
-
-def _row_in_file(row: int, heads: int, rows: int) -> int:
-    """Where ``_to_halves`` takes a row from."""
-    size = rows // heads
-    head, within = divmod(row, size)
-    member, pair = divmod(within, size // 2)
-    return head * size + 2 * pair + member

@@ -19,22 +19,29 @@ import numpy as np
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder, publish_file
-from ds4trio.models.config import ModelConfig, config_from_gguf
+from ds4trio.models.config import (
+    ROPE_DIVISORS,
+    GgufFile,
+    ModelConfig,
+    config_from_gguf,
+    find_gguf_tensors,
+    gguf_sources,
+)
 from ds4trio.models.dequantize import dequantize
 from ds4trio.models.gguf import GgufHeader, TensorInfo
 from ds4trio.models.gguf_parts import part_paths, read_parts
 from ds4trio.models.gguf_weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
-from ds4trio.models.tensors import ROPE_FREQS, check_tensors, hf_name
+from ds4trio.models.sources import SourcedWeights
 
-__all__ = ["GgufWeights", "open_gguf"]
+__all__ = ["open_gguf"]
 
 log = logging.getLogger(__name__)
 
 INDEX = "model.msgpack"
 TOKENIZER = "tokenizer.json"
-FORMAT = 2
+FORMAT = 3
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 
@@ -72,7 +79,7 @@ def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> Loa
     return LoadedModel(
         name=name,
         config=prepared.config,
-        weights=GgufWeights(paths, prepared.config, prepared.tensors),
+        weights=SourcedWeights(GgufWeights(paths, prepared.tensors), gguf_sources(prepared.config)),
         tokenizer_path=folder / TOKENIZER,
         chat_template=prepared.chat_template,
         bos_token=prepared.bos_token,
@@ -157,20 +164,17 @@ def _model_of(
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
         raise ModelUnavailable(f"{paths[0]} cannot be used: it has no tensor 'token_embd.weight'.")
-    factors: list[float] | None = None
-    if divisors := tensors.get(ROPE_FREQS):
-        path = paths[divisors.part]
-        raw = np.fromfile(path, np.uint8, count=divisors.size, offset=divisors.offset)
-        factors = dequantize(raw, divisors.kind).tolist()
-    config = config_from_gguf(
-        header.metadata,
-        tensors,
-        vocab_size=tensors["token_embd.weight"].shape[0],
-        rope_factors=factors,
-    )
-    named = {renamed: info for name, info in tensors.items() if (renamed := hf_name(name))}
-    wanted = check_tensors(config, {name: info.shape for name, info in named.items()})
-    return config, {name: named[name] for name in wanted}
+    shapes = {name: info.shape for name, info in tensors.items()}
+    divisors = {name: _numbers(paths, tensors[name]) for name in ROPE_DIVISORS if name in tensors}
+    config = config_from_gguf(GgufFile(header.metadata, shapes, divisors))
+    used = {source.name for source in find_gguf_tensors(config, shapes).values()}
+    return config, {name: info for name, info in tensors.items() if name in used}
+
+
+def _numbers(paths: Sequence[Path], info: TensorInfo) -> list[float]:
+    raw = np.fromfile(paths[info.part], np.uint8, count=info.size, offset=info.offset)
+    numbers: list[float] = dequantize(raw, info.kind).tolist()
+    return numbers
 
 
 def _token(metadata: Mapping[str, object], role: str) -> str | None:

@@ -23,7 +23,7 @@ from ds4trio.models.weights import Weights, place_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FLOATS", "SafetensorsWeights"]
+__all__ = ["FLOATS", "SafetensorsWeights", "read_tensors"]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """The types of weights that are not quantised."""
@@ -176,3 +176,12 @@ def _refuse_kind(name: str, place: Place, kinds: Iterable[str]) -> NoReturn:
         f"{place.path} cannot be used: tensor {name!r} has type {place.kind}; "
         f"known: {', '.join(kinds)}."
     )
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a small file at once. Raises ModelUnavailable if it cannot be read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelUnavailable(f"{path} cannot be read: {error}.") from error

@@ -1,110 +1,148 @@
-"""The tensors that a decoder of the llama family is made of, and their GGUF names."""
+"""The tensors that a decoder is made of: their names and shapes, and whether a file has them.
+
+Names are those that Hugging Face's llama files have, and more of the same kind for what other
+families have besides. ``families`` says where a file keeps each.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import ModelConfig
+from ds4trio.models.architecture import Experts, Latent, LayerKind, ModelConfig
+from ds4trio.models.sources import Source
 
-__all__ = ["ROPE_FREQS", "check_tensors", "expected_shapes", "hf_name"]
+__all__ = ["find_tensors", "tensor_shapes"]
 
-ROPE_FREQS = "rope_freqs.weight"
-"""The GGUF tensor of rotary divisors; it becomes ``ModelConfig.rope_factors``."""
-
-OUTER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-INNER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-PATTERN = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
-
-UNUSED = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn_rot_embd\.weight")
-"""Tensors of old files that hold what the config already says."""
+Shape = tuple[int, ...]
+Named = Iterator[tuple[str, Shape]]
 
 
-def hf_name(gguf_name: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor; None for a tensor that is not a weight of a layer.
-
-    Raises:
-        ModelUnavailable: a tensor that no known layer has. Leaving it out would change the answers.
-    """
-    if gguf_name == ROPE_FREQS or UNUSED.fullmatch(gguf_name):
-        return None
-    match = PATTERN.fullmatch(gguf_name)
-    names = INNER if match and match["layer"] else OUTER
-    if match is None or match["part"] not in names:
-        raise ModelUnavailable(f"This model cannot be used: unknown tensor {gguf_name!r}.")
-    layer = f"model.layers.{match['layer']}." if match["layer"] else ""
-    return f"{layer}{names[match['part']]}.{match['kind']}"
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor the decoder reads, by Hugging Face name, with its shape [out, in] or [size]."""
+def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every tensor the decoder reads, with its shape: [out, in] for products, [size] else."""
     c = config
-    queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, Shape] = {
         "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
         "model.norm.weight": (c.hidden_size,),
     }
     if not c.tied_head:
         shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
-    products = {
-        "self_attn.q_proj": (queries, c.hidden_size, c.attention_bias),
-        "self_attn.k_proj": (keys, c.hidden_size, c.attention_bias),
-        "self_attn.v_proj": (keys, c.hidden_size, c.attention_bias),
-        "self_attn.o_proj": (c.hidden_size, queries, c.attention_bias),
-        "mlp.gate_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.up_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
-    }
     for layer in range(c.layers):
         base = f"model.layers.{layer}."
-        shapes[f"{base}input_layernorm.weight"] = (c.hidden_size,)
-        shapes[f"{base}post_attention_layernorm.weight"] = (c.hidden_size,)
-        for name, (rows, columns, biased) in products.items():
-            shapes[f"{base}{name}.weight"] = (rows, columns)
-            if biased:
-                shapes[f"{base}{name}.bias"] = (rows,)
+        shapes |= {base + name: shape for name, shape in _layer(c, c.kind(layer))}
     return shapes
 
 
-def check_tensors(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+def _layer(c: ModelConfig, kind: LayerKind) -> Named:
+    if c.norms != "after":
+        yield "input_layernorm.weight", (c.hidden_size,)
+        yield "post_attention_layernorm.weight", (c.hidden_size,)  # before the MLP
+    if c.norms != "before":
+        yield "self_attn.output_norm.weight", (c.hidden_size,)
+        yield "mlp.output_norm.weight", (c.hidden_size,)
+    if c.latent is None:
+        yield from _grouped(c)
+    else:
+        yield from _latent(c, c.latent)
+    if kind.experts and c.experts is not None:
+        yield from _experts(c, c.experts)
+    else:
+        yield from _gated("mlp", c.hidden_size, c.intermediate_size, c.mlp_bias)
+
+
+def _product(name: str, outputs: int, inputs: int, bias: bool) -> Named:
+    yield f"{name}.weight", (outputs, inputs)
+    if bias:
+        yield f"{name}.bias", (outputs,)
+
+
+def _gated(name: str, hidden: int, width: int, bias: bool) -> Named:
+    yield from _product(f"{name}.gate_proj", width, hidden, bias)
+    yield from _product(f"{name}.up_proj", width, hidden, bias)
+    yield from _product(f"{name}.down_proj", hidden, width, bias)
+
+
+def _grouped(c: ModelConfig) -> Named:
+    queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    yield from _product("self_attn.q_proj", queries, c.hidden_size, c.attention_bias)
+    yield from _product("self_attn.k_proj", keys, c.hidden_size, c.attention_bias)
+    yield from _product("self_attn.v_proj", keys, c.hidden_size, c.attention_bias)
+    yield from _product("self_attn.o_proj", c.hidden_size, queries, c.output_bias)
+    if c.head_norm != "none":
+        whole = c.head_norm == "whole"
+        yield "self_attn.q_norm.weight", (queries if whole else c.head_dim,)
+        yield "self_attn.k_norm.weight", (keys if whole else c.head_dim,)
+    if c.sinks:
+        yield "self_attn.sinks", (c.heads,)
+
+
+def _latent(c: ModelConfig, latent: Latent) -> Named:
+    key = latent.plain_dim + latent.turned_dim
+    bias = c.attention_bias
+    if latent.query_rank:
+        yield from _product("self_attn.q_a_proj", latent.query_rank, c.hidden_size, bias)
+        yield "self_attn.q_a_layernorm.weight", (latent.query_rank,)
+        yield from _product("self_attn.q_b_proj", c.heads * key, latent.query_rank, False)
+    else:
+        yield from _product("self_attn.q_proj", c.heads * key, c.hidden_size, False)
+    cached = latent.rank + latent.turned_dim
+    yield from _product("self_attn.kv_a_proj_with_mqa", cached, c.hidden_size, bias)
+    yield "self_attn.kv_a_layernorm.weight", (latent.rank,)
+    both = c.heads * (latent.plain_dim + latent.value_dim)
+    yield from _product("self_attn.kv_b_proj", both, latent.rank, False)
+    yield from _product("self_attn.o_proj", c.hidden_size, c.heads * latent.value_dim, bias)
+
+
+def _experts(c: ModelConfig, experts: Experts) -> Named:
+    yield from _product("mlp.router", experts.count, c.hidden_size, experts.router_bias)
+    if experts.correction:
+        yield "mlp.router.correction", (experts.count,)
+    for number in range(experts.count):
+        yield from _gated(f"mlp.experts.{number}", c.hidden_size, experts.width, experts.bias)
+    if experts.shared_width:
+        yield from _gated("mlp.shared", c.hidden_size, experts.shared_width, c.mlp_bias)
+        if experts.shared_gate:
+            yield "mlp.shared_gate.weight", (1, c.hidden_size)
+
+
+def find_tensors(
+    config: ModelConfig,
+    shapes: Mapping[str, Shape],
+    source_of: Callable[[ModelConfig, str], Source],
+    unused: re.Pattern[str],
+) -> dict[str, Source]:
     """Hold what a file has against what its config says.
 
     Args:
         config: the decoder's shape.
-        found: the file's tensors, by Hugging Face name.
+        shapes: of the file's tensors, by its own names.
+        source_of: says where the file keeps a tensor of the decoder.
+        unused: matches names of tensors that hold nothing the decoder needs.
 
     Returns:
-        The names that the decoder reads.
+        Where each tensor of the decoder is.
 
     Raises:
         ModelUnavailable: a tensor is missing, has another shape, or is one that the decoder would
             silently leave out.
     """
-    expected = expected_shapes(config)
-    for name, shape in expected.items():
-        if name not in found:
-            raise ModelUnavailable(f"This model cannot be used: it has no tensor {name!r}.")
-        if found[name] != shape:
+    sources = {}
+    for name, shape in tensor_shapes(config).items():
+        source = sources[name] = source_of(config, name)
+        try:
+            found = source.shape(shapes)
+        except KeyError:
             raise ModelUnavailable(
-                f"This model cannot be used: tensor {name!r} has shape {list(found[name])}, "
-                f"its config says {list(shape)}."
+                f"This model cannot be used: it has no tensor {source.name!r}."
+            ) from None
+        if found != shape:
+            raise ModelUnavailable(
+                f"This model cannot be used: tensor {source.name!r} has shape "
+                f"{list(shapes[source.name])}, its config says {list(shape)}."
             )
-    for name in found:
-        if name not in expected and name != "lm_head.weight" and not UNUSED.fullmatch(name):
+    used = {source.name for source in sources.values()}
+    for name in shapes:
+        if name not in used and not unused.fullmatch(name):
             raise ModelUnavailable(f"This model cannot be used: unknown tensor {name!r}.")
-    return tuple(expected)
+    return sources

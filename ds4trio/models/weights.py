@@ -13,7 +13,8 @@ __all__ = ["Weights", "place_of"]
 
 
 class Weights(Mapping[str, "torch.Tensor"]):
-    """Tensors by name. Each access reads and decodes one, and keeps nothing of it."""
+    """Tensors by a file's names (``sources.RawWeights``). Each access reads and decodes one, and
+    keeps nothing of it."""
 
     @property
     @abstractmethod

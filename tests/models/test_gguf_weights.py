@@ -14,18 +14,14 @@ from ds4trio.models import gguf_weights
 from ds4trio.models.dequantize import dequantize
 from ds4trio.models.gguf import read_header
 from ds4trio.models.gguf_weights import GgufWeights
-from ds4trio.models.prepared import open_gguf
-from tests.models.gguf_files import write_gguf
-from tests.tiny import make_tiny_model
 
 EXPERTS = np.random.default_rng(3).standard_normal((5, 6, 64)).astype(np.float32)
 NAME = "blk.0.ffn_gate_exps.weight"
 
 
 @pytest.fixture
-def stacked(tmp_path: Path, tiny_model: Path, cache: Path) -> GgufWeights:
+def stacked(tmp_path: Path) -> GgufWeights:
     """Experts in one tensor, and a vector, in a file of their own."""
-    config = open_gguf("x", write_gguf(tmp_path / "tiny.gguf", tiny_model)).config
     path = tmp_path / "experts.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     data = gguf.quants.quantize(EXPERTS, Kind.Q4_1)
@@ -36,7 +32,7 @@ def stacked(tmp_path: Path, tiny_model: Path, cache: Path) -> GgufWeights:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return GgufWeights([path], config, read_header(path).tensors)
+    return GgufWeights([path], read_header(path).tensors)
 
 
 def reference(kind: Kind = Kind.Q4_1) -> torch.Tensor:
@@ -75,12 +71,3 @@ def test_a_part_that_is_not_there(stacked: GgufWeights, index: int) -> None:
         stacked.part(NAME, index)
     with pytest.raises(KeyError):
         stacked.part("absent.weight", 0)
-
-
-def test_rows_that_lie_in_another_order_are_found(cache: Path, tmp_path: Path) -> None:
-    folder = make_tiny_model(tmp_path / "biased", attention_bias=True)
-    weights = open_gguf("x", write_gguf(tmp_path / "x.gguf", folder)).weights
-    assert isinstance(weights, GgufWeights)
-    for name in weights:
-        rows = [weights.part(name, index) for index in range(weights.shapes[name][0])]
-        assert torch.equal(torch.stack(rows), weights[name]), name

@@ -73,7 +73,7 @@ class NativeAttention:
         self._heads = config.heads
         self._head_dim = config.head_dim
         self._rows_together = max(1, ROWS * config.kv_heads // config.heads)
-        self._rotations = rotations(config, context_length).numpy()
+        self._rotations = rotations(config.ropes[0], context_length).numpy()
         places = (config.layers, pages, config.kv_heads)
         key_panels, value_panels = page_size // PANEL, -(-config.head_dim // PANEL)
         kind = np.uint16 if dtype == torch.float16 else np.float32
@@ -111,7 +111,13 @@ class NativeAttention:
             1 if pairs < FEW_PAIRS else workers(),
         )
 
-    def attend(self, layer: int, plan: NativePlan, inputs: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        plan: NativePlan,
+        inputs: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See ``Attention``."""
         rows = inputs.shape[0]
         heads = inputs.float().numpy().reshape(rows, -1, self._head_dim)

@@ -27,8 +27,9 @@ __all__ = [
     "HALVES",
     "PANEL",
     "ROWS",
+    "call",
     "claim",
-    "gate",
+    "exponential",
     "half_at",
     "half_bits",
     "likeliest",
@@ -96,7 +97,7 @@ def call(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, full), values)
 
 
-def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def exponential(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """e to the x, to about 1e-7, with the polynomial of the Cephes library (expf).
 
     0 below -87.3, where a result would not be a normal number any more; NaN of NaN.
@@ -184,7 +185,7 @@ def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
         top = everywhere(builder, _folded(builder, builder.load(most), larger))
 
         def raise_e(here: Any) -> None:
-            value = _exp(builder, builder.fsub(load(builder, here, _floats), top))
+            value = exponential(builder, builder.fsub(load(builder, here, _floats), top))
             store(builder, value, here, 0)
             builder.store(builder.fadd(builder.load(total), value), total)
 
@@ -243,23 +244,6 @@ def likeliest(_typing: Any, _address: Any, _count: Any) -> Any:
         return builder.select(finite, found, _int64(-1))
 
     return types.int64(types.int64, types.int64), emit
-
-
-@intrinsic
-def gate(_typing: Any, _line: Any, _out: Any) -> Any:
-    """``silu(gate) * up`` of a panel's line, its first half gates and its second half ups."""
-
-    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        line, out = args
-        half = ir.VectorType(_float, PANEL // 2)
-        gates = load(builder, line, half)
-        ups = load(builder, line, half, 4 * half.count)
-        ones = ir.Constant(half, [1.0] * half.count)
-        sigmoid = builder.fdiv(ones, builder.fadd(ones, _exp(builder, builder.fneg(gates))))
-        store(builder, builder.fmul(builder.fmul(gates, sigmoid), ups), out, 0)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
 
 
 @intrinsic

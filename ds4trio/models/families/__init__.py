@@ -1,0 +1,29 @@
+"""The families of models that can be served, one file each."""
+
+from __future__ import annotations
+
+from ds4trio.models.families.family import Family
+from ds4trio.models.families.gguf_file import GgufFile
+from ds4trio.models.families.hf_file import HfFile
+from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.fields import refuse
+
+__all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
+
+FAMILIES: tuple[Family, ...] = (LLAMA,)
+
+
+def hf_family(kind: object) -> Family:
+    """The family of a config's ``model_type``. Raises ModelUnavailable if it is not known."""
+    known = {name: family for family in FAMILIES for name in family.from_hf}
+    if not isinstance(kind, str) or kind not in known:
+        refuse(f"unknown architecture {kind!r}; known: {', '.join(known)}")
+    return known[kind]
+
+
+def gguf_family(kind: object) -> Family:
+    """The family of a GGUF file's architecture. Raises ModelUnavailable if it is not known."""
+    known = {name: family for family in FAMILIES for name in family.from_gguf}
+    if not isinstance(kind, str) or kind not in known:
+        refuse(f"unknown architecture {kind!r}; known: {', '.join(known)}")
+    return known[kind]

@@ -1,0 +1,36 @@
+"""What a family of models says about itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ds4trio.models.architecture import ModelConfig
+from ds4trio.models.families.gguf_file import GgufFile
+from ds4trio.models.families.hf_file import HfFile
+from ds4trio.models.families.names import GGUF_UNUSED, HF_UNUSED, gguf_source, hf_source
+from ds4trio.models.sources import Source
+
+__all__ = ["Family"]
+
+SourceOf = Callable[[ModelConfig, str], Source]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one kind, in both kinds of files.
+
+    Attributes:
+        from_hf: reads ``config.json``, by the ``model_type`` that stands there.
+        from_gguf: reads the metadata of a GGUF file, by its ``general.architecture``.
+        hf_source, gguf_source: where such a file keeps a tensor of the decoder.
+        hf_unused, gguf_unused: match names of tensors that the decoder does not need.
+    """
+
+    from_hf: Mapping[str, Callable[[HfFile], ModelConfig]]
+    from_gguf: Mapping[str, Callable[[GgufFile], ModelConfig]]
+    hf_source: SourceOf = hf_source
+    gguf_source: SourceOf = gguf_source
+    hf_unused: re.Pattern[str] = HF_UNUSED
+    gguf_unused: re.Pattern[str] = GGUF_UNUSED
