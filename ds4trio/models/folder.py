@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.checkpoints.opening import open_checkpoint
 from ds4trio.models.config import config_from_hf, find_hf_tensors
 from ds4trio.models.folder_tokenizer import decode_json, find_tokenizer, optional_json
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.safetensors import SafetensorsWeights
 from ds4trio.models.sources import SourcedWeights
 
 __all__ = ["open_folder"]
@@ -26,8 +26,9 @@ def open_folder(name: str, folder: Path) -> LoadedModel:
     tokenizer = find_tokenizer(folder)
     generation = optional_json(folder / "generation_config.json")
     config = config_from_hf(raw_config, generation, extra_eos=tokenizer.eos_ids)
-    weights = SafetensorsWeights(folder)
+    weights = open_checkpoint(folder, raw_config)
     sources = find_hf_tensors(config, weights.shapes)
+    weights.keep({source.name for source in sources.values()})
     return LoadedModel(
         name=name,
         config=config,

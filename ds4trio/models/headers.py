@@ -17,6 +17,7 @@ from ds4trio.models.choice import RepoFile
 from ds4trio.models.download import Remote
 from ds4trio.models.facts import Facts, TensorFact, folder_facts, gguf_facts
 from ds4trio.models.gguf import GgufHeader, read_header
+from ds4trio.models.gguf_parts import part_paths
 from ds4trio.models.hub import describe
 from ds4trio.models.hub_cache import cached, repo_folder
 from ds4trio.models.hub_errors import clear_errors
@@ -31,8 +32,6 @@ LONGEST_HEADER = 100 << 20
 FIRST_PIECE = 4 << 20
 """Bytes of a GGUF file that are asked for first. Most headers, with the vocabulary, are shorter."""
 AT_ONCE = 8
-
-_PART = re.compile(r"(.+)-00001-of-(\d{5})(\.gguf)", re.IGNORECASE)
 
 Read = Callable[[int, int], bytes]
 """Gives bytes ``start`` to ``end`` of a file, fewer where it ends before."""
@@ -63,7 +62,7 @@ def look_at_path(path: Path) -> Looked:
     """Read the headers of a model on this machine.
 
     Args:
-        path: a GGUF file, the first of its parts, or a Hugging Face folder.
+        path: a GGUF file, any of its parts, or a Hugging Face folder.
 
     Raises:
         ModelUnavailable: they cannot be read at all.
@@ -76,7 +75,7 @@ def look_at_path(path: Path) -> Looked:
         facts = folder_facts(path, tensors, _readme_license(path))
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         return Looked(facts, size, path)
-    files = [path, *_further_parts(path)]
+    files = part_paths(path)
     facts = _joined([read_header(file) for file in files])
     return Looked(facts, sum(file.stat().st_size for file in files), path)
 
@@ -100,20 +99,6 @@ def look_at_hub(name: HubName, *, offline: bool = False, progress: Progress = si
         else:
             facts = folder_facts(folder, _remote_safetensors(remote, chosen.weights), there.license)
     return Looked(facts, sum(file.size for file in chosen.files), None)
-
-
-def _further_parts(path: Path) -> list[Path]:
-    match = _PART.fullmatch(path.name)
-    if match is None:
-        return []
-    parts = [
-        path.with_name(f"{match[1]}-{number:05}-of-{match[2]}{match[3]}")
-        for number in range(2, int(match[2]) + 1)
-    ]
-    for part in parts:
-        if not part.is_file():
-            raise ModelUnavailable(f"{part} is missing; was the model fetched completely?")
-    return parts
 
 
 def _joined(headers: list[GgufHeader]) -> Facts:

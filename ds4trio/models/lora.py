@@ -17,7 +17,7 @@ from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig, family_of
 from ds4trio.models.fields import FieldReader
 from ds4trio.models.gguf import read_header
-from ds4trio.models.prepared import GgufWeights
+from ds4trio.models.gguf_weights import GgufWeights
 from ds4trio.models.safetensors import read_tensors
 from ds4trio.models.sources import Source
 from ds4trio.models.tensors import tensor_shapes
@@ -153,7 +153,7 @@ def _from_gguf(path: Path) -> Found:
     if kind != "adapter" or form != "lora":
         _refuse(path, "it is not a LoRA adapter")
     alpha = FieldReader(header.metadata).number("adapter.lora.alpha", 0.0)
-    weights = GgufWeights(path, header.tensors)
+    weights = GgufWeights([path], header.tensors)
     return _paired(
         path,
         {name: weights[name] for name in header.tensors},

@@ -2,7 +2,8 @@
 
 Parsing the header and building the tokenizer of a file takes most of a second; reading back what
 came of it takes milliseconds. The converted part (config, tensor index, tokenizer) is kept under a
-name made from the file's path, size and modification time, so a changed file is converted anew.
+name made from the file's path, size and modification time, so a changed file is converted anew. Of
+a model that is split over several files, the sizes and times of all count.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -28,21 +28,20 @@ from ds4trio.models.config import (
     gguf_sources,
 )
 from ds4trio.models.dequantize import dequantize
-from ds4trio.models.gguf import GgufHeader, TensorInfo, read_header
+from ds4trio.models.gguf import GgufHeader, TensorInfo
+from ds4trio.models.gguf_parts import part_paths, read_parts
+from ds4trio.models.gguf_weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
 from ds4trio.models.sources import SourcedWeights
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["GgufWeights", "open_gguf"]
+__all__ = ["open_gguf"]
 
 log = logging.getLogger(__name__)
 
 INDEX = "model.msgpack"
 TOKENIZER = "tokenizer.json"
-FORMAT = 2
+FORMAT = 3
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 
@@ -59,57 +58,28 @@ class Prepared(msgspec.Struct, frozen=True):
     tokenizer_size: int
 
 
-class GgufWeights:
-    """The tensors of a GGUF file by its own names, float32, each decoded when asked for.
-
-    Attributes:
-        shapes: of all of them.
-    """
-
-    def __init__(self, path: Path, tensors: Mapping[str, TensorInfo]) -> None:
-        self._tensors = tensors
-        self.shapes = {name: info.shape for name, info in tensors.items()}
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        info = self._tensors[name]
-        return self._decoded(info, info.offset, info.size, info.shape)
-
-    def part(self, name: str, index: int) -> torch.Tensor:
-        """``self[name][index]``, without decoding the rest."""
-        info = self._tensors[name]
-        size = info.size // info.shape[0]
-        return self._decoded(info, info.offset + index * size, size, info.shape[1:])
-
-    def _decoded(
-        self, info: TensorInfo, offset: int, size: int, shape: tuple[int, ...]
-    ) -> torch.Tensor:
-        import torch  # a process that reads no weights need not have it
-
-        raw = np.asarray(self._bytes[offset : offset + size])
-        return torch.from_numpy(dequantize(raw, info.kind)).view(shape)
-
-
 def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> LoadedModel:
     """Open a GGUF file, converting it first if the cache folder has no conversion of it.
 
     Args:
         name: what clients will call the model.
-        path: the file. Nothing is written next to it.
+        path: the file, or any part of a model that is split (see ``gguf_parts``). Nothing is
+            written next to it.
         progress: told of the conversion.
 
     Raises:
-        ModelUnavailable: the file is damaged or of a kind that is not known, or the cache folder
-            cannot be written.
+        ModelUnavailable: a file is damaged, missing or of a kind that is not known, or the cache
+            folder cannot be written.
     """
-    folder = _folder_for(path)
+    paths = part_paths(path)
+    folder = _folder_for(paths)
     prepared = _read(folder)
     if prepared is None:
-        prepared = _convert(path, folder, progress or silent)
+        prepared = _convert(paths, folder, progress or silent)
     return LoadedModel(
         name=name,
         config=prepared.config,
-        weights=SourcedWeights(GgufWeights(path, prepared.tensors), gguf_sources(prepared.config)),
+        weights=SourcedWeights(GgufWeights(paths, prepared.tensors), gguf_sources(prepared.config)),
         tokenizer_path=folder / TOKENIZER,
         chat_template=prepared.chat_template,
         bos_token=prepared.bos_token,
@@ -119,15 +89,23 @@ def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> Loa
     )
 
 
-def _folder_for(path: Path) -> Path:
-    try:
-        path = path.resolve(strict=True)
-        stat = path.stat()
-    except OSError as error:
-        raise ModelUnavailable(f"{path} cannot be read: {error.strerror}.") from error
-    place = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    stamp = hashlib.sha256(f"{FORMAT} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+def _folder_for(paths: Sequence[Path]) -> Path:
+    places: list[Path] = []
+    stamps: list[str] = []
+    for path in paths:
+        try:
+            places.append(path.resolve(strict=True))
+            stat = path.stat()
+        except OSError as error:
+            raise ModelUnavailable(f"{path} cannot be read: {error.strerror}.") from error
+        stamps.append(f"{stat.st_size} {stat.st_mtime_ns}")
+    place = _digest(str(places[0]))
+    stamp = _digest(" ".join((str(FORMAT), *stamps)))
     return cache_folder() / "converted" / f"{place}-{stamp}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _read(folder: Path) -> Prepared | None:
@@ -143,14 +121,14 @@ def _read(folder: Path) -> Prepared | None:
     return prepared if size == prepared.tokenizer_size else None
 
 
-def _convert(path: Path, folder: Path, progress: Progress) -> Prepared:
+def _convert(paths: Sequence[Path], folder: Path, progress: Progress) -> Prepared:
     # Only a conversion pays for importing the tokenizer builder.
     from ds4trio.models.gguf_tokenizer import adds_bos, build_tokenizer
 
-    step = f"converting {path.name}"
+    step = f"converting {paths[0].name}"
     progress(step, 0, 3)
-    header = read_header(path)
-    config, tensors = _model_of(path, header)
+    header = read_parts(paths)
+    config, tensors = _model_of(paths, header)
     progress(step, 1, 3)
     metadata = header.metadata
     tokenizer = build_tokenizer(metadata)
@@ -180,19 +158,21 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _model_of(path: Path, header: GgufHeader) -> tuple[ModelConfig, dict[str, TensorInfo]]:
+def _model_of(
+    paths: Sequence[Path], header: GgufHeader
+) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
-        raise ModelUnavailable(f"{path} cannot be used: it has no tensor 'token_embd.weight'.")
+        raise ModelUnavailable(f"{paths[0]} cannot be used: it has no tensor 'token_embd.weight'.")
     shapes = {name: info.shape for name, info in tensors.items()}
-    divisors = {name: _numbers(path, tensors[name]) for name in ROPE_DIVISORS if name in tensors}
+    divisors = {name: _numbers(paths, tensors[name]) for name in ROPE_DIVISORS if name in tensors}
     config = config_from_gguf(GgufFile(header.metadata, shapes, divisors))
     used = {source.name for source in find_gguf_tensors(config, shapes).values()}
     return config, {name: info for name, info in tensors.items() if name in used}
 
 
-def _numbers(path: Path, info: TensorInfo) -> list[float]:
-    raw = np.fromfile(path, np.uint8, count=info.size, offset=info.offset)
+def _numbers(paths: Sequence[Path], info: TensorInfo) -> list[float]:
+    raw = np.fromfile(paths[info.part], np.uint8, count=info.size, offset=info.offset)
     numbers: list[float] = dequantize(raw, info.kind).tolist()
     return numbers
 

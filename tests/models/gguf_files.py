@@ -40,14 +40,16 @@ def write_gguf(
     extra: Mapping[str, np.ndarray] | None = None,
     metadata: Mapping[str, Any] | None = None,
     without: tuple[str, ...] = (),
+    tensors_a_part: int = 0,
 ) -> Path:
     """Write the model in ``folder`` to ``path``.
 
     ``kind`` is the type of the matrices; ``extra`` are further tensors, ``metadata`` further keys,
-    ``without`` keys or tensors to leave out.
+    ``without`` keys or tensors to leave out. With ``tensors_a_part`` the model is split, and the
+    path of the first part is returned.
     """
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_part)
     numbers: dict[str, Any] = {
         f"{architecture}.block_count": config["num_hidden_layers"],
         f"{architecture}.context_length": config["max_position_embeddings"],
@@ -79,7 +81,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if path.is_file() else min(path.parent.glob(f"{path.stem}-*-of-*.gguf"))
 
 
 def _convert(name: str, tensor: np.ndarray, config: Mapping[str, Any]) -> tuple[str, np.ndarray]:

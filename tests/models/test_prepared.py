@@ -111,7 +111,7 @@ def test_a_file_is_converted_once_and_nothing_is_written_beside_it(
     first = open_gguf("a", tiny_gguf, progress=lambda *report: reports.append(report))
     assert reports[0] == ("converting tiny.gguf", 0, 3)
     assert reports[-1] == ("converting tiny.gguf", 3, 3)
-    monkeypatch.setattr(prepared, "read_header", _must_not_be_called)
+    monkeypatch.setattr(prepared, "read_parts", _must_not_be_called)
     again = open_gguf("b", tiny_gguf)
     assert again.config == first.config
     assert again.tokenizer_path == first.tokenizer_path
