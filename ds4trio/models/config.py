@@ -67,10 +67,6 @@ def config_from_hf(
         ModelUnavailable: a family, activation, rotary kind or weight format that is not known, or a
             value of the wrong type.
     """
-    if method := (config.get("quantization_config") or {}).get("quant_method"):
-        refuse(
-            f"weights quantised by {method!r} cannot be read; use plain safetensors or a GGUF file"
-        )
     kind = config.get("model_type")
     read = hf_family(kind).from_hf[str(kind)]
     own = read(HfFile(config, token_ids((generation_config or {}).get("eos_token_id"))))

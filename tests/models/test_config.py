@@ -120,7 +120,6 @@ def test_every_end_token_counts_once() -> None:
         ({"rope_parameters": {"rope_type": "longrope"}}, "0 rotary factors"),
         ({"rope_parameters": {"partial_rotary_factor": 0.07}}, "even number of dimensions"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised by 'awq'"),
         ({"num_attention_heads": 3}, "cannot share"),
         ({"num_attention_heads": 0}, "must be positive"),
         ({"head_dim": 15}, "even number of dimensions"),
