@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SafetensorsWeights", "read_tensors"]
 
-DTYPES = ("F64", "F32", "F16", "BF16")
+DTYPES = ("F64", "F32", "F16", "BF16", "I64")
 
 
 class SafetensorsWeights:

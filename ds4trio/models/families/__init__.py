@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ds4trio.models.families.deepseek_v4 import DEEPSEEK_V4
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.hf_file import HfFile
@@ -10,7 +11,7 @@ from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
 
-FAMILIES: tuple[Family, ...] = (LLAMA,)
+FAMILIES: tuple[Family, ...] = (LLAMA, DEEPSEEK_V4)
 
 
 def hf_family(kind: object) -> Family:
