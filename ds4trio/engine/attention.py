@@ -20,6 +20,7 @@ from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
 from ds4trio.engine.paged_parts import paged_parts
 from ds4trio.engine.rope import Rotary
+from ds4trio.engine.streams import PagedStreams
 from ds4trio.models.config import ModelConfig
 
 __all__ = [
@@ -115,6 +116,15 @@ def make_attention(
         device: where everything is computed.
         batch_invariant: a row has the same bits in any company, also where that costs time.
     """
+    if config.compressed is not None:
+        return PagedStreams(
+            config,
+            context_length=context_length,
+            pages=pages,
+            page_size=page_size,
+            dtype=activation_dtype(dtype),
+            device=device,
+        )
     kind = cache_dtype(dtype, device, batch_invariant=batch_invariant)
     if _on_own_kernels(dtype, device, batch_invariant):
         from ds4trio.engine.native.paged import NativeAttention

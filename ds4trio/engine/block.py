@@ -65,8 +65,9 @@ class Block:
 
 def _mlp(source: WeightSource, layer: int, name: str, scale: float) -> MLP | Mixture:
     config = source.config
-    if config.kind(layer).experts and config.experts is not None:
-        return Mixture(source, name, config.experts, scale=scale)
+    kind = config.kind(layer)
+    if kind.experts and config.experts is not None:
+        return Mixture(source, name, config.experts, scale=scale, hashed=kind.hashed)
     return MLP(source, name, config.intermediate_size, bias=config.mlp_bias, scale=scale)
 
 

@@ -18,6 +18,7 @@ import torch
 from ds4trio.engine.adapters import ActiveAdapters
 from ds4trio.engine.attention import Attention, Plan
 from ds4trio.engine.block import Block
+from ds4trio.engine.hyper import HyperBlock, HyperHead
 from ds4trio.engine.linear import activation_dtype, is_native
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
@@ -90,7 +91,15 @@ class Decoder:
         else:
             table = source.placed(source.take("model.embed_tokens.weight", *size))
             self._embedding = partial(table.index_select, 0)
-        self._blocks = [Block(source, layer) for layer in range(config.layers)]
+        self._step = source.step
+        self._blocks: list[Block | HyperBlock]
+        self._hyper_head: HyperHead | None = None
+        if config.streams is None:
+            self._blocks = [Block(source, layer) for layer in range(config.layers)]
+        else:
+            self._blocks = [HyperBlock(source, layer) for layer in range(config.layers)]
+            self._hyper_head = HyperHead(source, config.streams)
+            self._streams = config.streams.count
         # The last norm carries the scale of logits, since a tied head cannot.
         norm = source.norm("model.norm", config.hidden_size)
         self._norm = RMSNorm(norm.weight * config.logit_scale, norm.epsilon)
@@ -117,12 +126,17 @@ class Decoder:
         hidden = self._embedding(tokens)
         if self._embedding_scale != 1.0:
             hidden = hidden.mul_(self._embedding_scale)
+        self._step.tokens = tokens
+        if self._hyper_head is not None:
+            hidden = hidden.repeat(1, self._streams)
         for block in self._blocks:
             hidden = block(hidden, plan, attention)
         if wanted is not None:
             if not len(wanted):
                 return hidden.new_empty((0, self._vocabulary), dtype=torch.float32)
             hidden = hidden.index_select(0, wanted)
+        if self._hyper_head is not None:
+            hidden = self._hyper_head(hidden)
         logits = self._head(hidden, self._norm).float()
         if self._soft_cap:
             logits = logits.div_(self._soft_cap).tanh_().mul_(self._soft_cap)

@@ -14,6 +14,7 @@ import torch
 from ds4trio.engine.linear import is_native
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
+from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import Experts
 
 __all__ = ["Mixture", "Router", "Routes"]
@@ -45,13 +46,27 @@ class Router:
         name: of the layer's MLP.
         experts: of the model.
         scale: of all shares, besides that of the experts.
+        hashed: experts are not chosen but looked up, by the row's token.
     """
 
-    def __init__(self, source: WeightSource, name: str, experts: Experts, scale: float) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        name: str,
+        experts: Experts,
+        *,
+        scale: float,
+        hashed: bool = False,
+    ) -> None:
         self._experts = experts
+        self._step = source.step
+        self._by_token: torch.Tensor | None = None
+        if hashed:
+            shape = source.config.vocab_size, experts.used
+            self._by_token = _expert_numbers(source, f"{name}.router.by_token", shape, experts)
         self._scale = scale * experts.scale
         self._correction = np.empty(0, np.float32)
-        if experts.correction:
+        if experts.correction and not hashed:
             correction = source.take(f"{name}.router.correction", experts.count)
             self._correction = correction.float().numpy().copy()
         width = source.config.hidden_size
@@ -72,8 +87,20 @@ class Router:
     def __call__(self, rows: torch.Tensor) -> Routes:
         """Choose for normalised rows, float32 [rows, hidden_size]."""
         # Here, since a model without experts on a GPU has no use for the compiler.
-        from ds4trio.engine.native.routing import CHOSEN, SIGMOID, SOFTMAX, route
+        from ds4trio.engine.native.routing import (
+            CHOSEN,
+            ROOT_SOFTPLUS,
+            SIGMOID,
+            SOFTMAX,
+            route,
+        )
 
+        kinds = {
+            "softmax": SOFTMAX,
+            "sigmoid": SIGMOID,
+            "root softplus": ROOT_SOFTPLUS,
+            "chosen": CHOSEN,
+        }
         e = self._experts
         logits = self._product(rows).cpu()
         count = len(logits)
@@ -85,12 +112,13 @@ class Router:
             logits.numpy(),
             self._correction,
             e.used,
-            {"softmax": SOFTMAX, "sigmoid": SIGMOID, "chosen": CHOSEN}[e.scoring],
+            kinds[e.scoring],
             e.normalise,
             self._scale,
             e.groups,
             e.groups_used,
             e.group_score == "best two",
+            self._fixed().numpy(),
             starts.numpy(),
             chosen.numpy(),
             shares.numpy(),
@@ -104,6 +132,20 @@ class Router:
             gates.to(device) if e.shared_gate else None,
         )
 
+    def _fixed(self) -> torch.Tensor:
+        if self._by_token is None:
+            return torch.empty((0, self._experts.used), dtype=torch.int64)
+        return self._by_token.index_select(0, self._step.tokens.cpu())
+
+
+def _expert_numbers(
+    source: WeightSource, name: str, shape: tuple[int, int], experts: Experts
+) -> torch.Tensor:
+    numbers = source.take(name, *shape).to(torch.int64).clone()
+    if not 0 <= int(numbers.min()) <= int(numbers.max()) < experts.count:
+        raise ModelUnavailable(f"{name} has numbers of experts that there are not")
+    return numbers
+
 
 class Mixture:
     """A layer's experts, and the MLP beside them that every row goes through.
@@ -116,12 +158,21 @@ class Mixture:
         name: of the layer's MLP.
         experts: of the model.
         scale: of the result.
+        hashed: as for ``Router``.
     """
 
-    def __init__(self, source: WeightSource, name: str, experts: Experts, *, scale: float) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        name: str,
+        experts: Experts,
+        *,
+        scale: float,
+        hashed: bool = False,
+    ) -> None:
         self._source = source
         self._native = is_native(source.dtype, source.device)
-        self._router = Router(source, name, experts, scale)
+        self._router = Router(source, name, experts, scale=scale, hashed=hashed)
         self._experts = [
             _Expert(source, f"{name}.experts.{number}", experts.width, bias=experts.bias)
             for number in range(experts.count)

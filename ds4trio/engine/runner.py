@@ -18,7 +18,7 @@ from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
-from ds4trio.engine.linear import ROUNDED, is_native
+from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
@@ -150,6 +150,8 @@ class Runner:
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)
         numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
+        if config.compressed is not None:
+            numbers = activation_dtype(kind)
         self._adapters = ActiveAdapters()
         with torch.inference_mode():
             # Other forms are made as fast as they are read.

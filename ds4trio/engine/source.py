@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,9 +30,16 @@ from ds4trio.models.lora import Adapter
 if TYPE_CHECKING:
     from ds4trio.engine.native.packed import PackedFile
 
-__all__ = ["WeightSource"]
+__all__ = ["StepTokens", "WeightSource"]
 
 Join = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass(slots=True)
+class StepTokens:
+    """The token of each row of the step that runs, int64 [rows]. Set by the decoder."""
+
+    tokens: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 class WeightSource:
@@ -44,6 +52,9 @@ class WeightSource:
         kept: where packed forms are kept; None keeps them nowhere.
         adapters: that sequences may have.
         active: says which rows of a step have which.
+
+    Attributes:
+        step: what the parts may want to know of the step that runs.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class WeightSource:
         self._kept = kept
         self._adapters = adapters
         self._active = active or ActiveAdapters()
+        self.step = StepTokens()
         self._normalise = make_normalise(dtype, device, batch_invariant=batch_invariant)
 
     def take(self, name: str, *shape: int) -> torch.Tensor:

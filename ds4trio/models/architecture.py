@@ -11,12 +11,14 @@ from ds4trio.models.fields import refuse
 
 __all__ = [
     "ROPE_KINDS",
+    "Compressed",
     "Experts",
     "Latent",
     "LayerKind",
     "ModelConfig",
     "Rope",
     "RopeScaling",
+    "Streams",
 ]
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -98,11 +100,16 @@ class LayerKind(msgspec.Struct, frozen=True, kw_only=True):
         window: a position sees so many of the last ones, itself among them; 0 sees all.
         rope: which of the model's ``ropes`` turns its queries and keys; None: they are not turned.
         experts: its MLP is a mixture of the model's experts.
+        hashed: which experts a token goes through is not computed, but looked up by its id.
+        compressed: besides the window it sees what earlier positions were compressed to: nothing,
+            the entries that suit best (``sparse``), or all of them (``heavy``).
     """
 
     window: int = 0
     rope: int | None = 0
     experts: bool = False
+    hashed: bool = False
+    compressed: Literal["no", "sparse", "heavy"] = "no"
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +121,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
         shared_width: of the MLP that every token goes through besides; 0: there is none.
         shared_gate: that MLP's result is multiplied by the sigmoid of a product of its own.
         scoring: what becomes of the router's logits: ``softmax`` over all experts, ``sigmoid`` of
-            each, or ``chosen``: softmax over those that were chosen.
+            each, ``root softplus`` of each, or ``chosen``: softmax over those that were chosen.
         normalise: weights of those chosen are divided by their sum.
         scale: and then multiplied by this.
         correction: a number for each expert is added to its score where experts are chosen, and
@@ -131,7 +138,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     width: int
     shared_width: int = 0
     shared_gate: bool = False
-    scoring: Literal["softmax", "sigmoid", "chosen"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "root softplus", "chosen"] = "softmax"
     normalise: bool = True
     scale: float = 1.0
     correction: bool = False
@@ -194,6 +201,52 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
             refuse(f"q_lora_rank is {self.query_rank}; it cannot be negative")
 
 
+class Compressed(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention to a window of positions and to compressed entries of those before (DeepSeek V4).
+
+    There is one key/value head, whose key is its value; the last ``turned_dim`` dimensions turn.
+
+    Attributes:
+        query_rank: width of the vector that queries are made of.
+        turned_dim: dimensions of a head that are turned.
+        sparse_ratio, heavy_ratio: positions that become one entry, by kind of layer. An entry of a
+            sparse layer is made of the positions of the one before too.
+        index_heads, index_dim: of the index, which says which entries of a sparse layer suit.
+        index_used: entries of a sparse layer that a position sees.
+        output_groups, output_rank: heads are put together in so many groups, each of which becomes
+            a vector of this width, before what they say is.
+    """
+
+    query_rank: int
+    turned_dim: int
+    sparse_ratio: int
+    heavy_ratio: int
+    index_heads: int
+    index_dim: int
+    index_used: int
+    output_groups: int
+    output_rank: int
+
+    def ratio(self, kind: LayerKind) -> int:
+        """Positions that become one entry in a layer of this kind."""
+        return self.sparse_ratio if kind.compressed == "sparse" else self.heavy_ratio
+
+
+class Streams(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residual streams in place of one: manifold-constrained hyper-connections
+    (arXiv:2512.24880).
+
+    Attributes:
+        count: of streams.
+        iterations: of the normalisation that makes a matrix doubly stochastic.
+        epsilon: that keeps its sums from zero.
+    """
+
+    count: int
+    iterations: int
+    epsilon: float
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder's shape. Sizes are in elements.
 
@@ -212,7 +265,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             give is normalised, then added), or ``around`` them, which is both.
         head_norm: queries and keys are normalised before they are turned: not, each ``head`` by
             itself, or all heads as one (``whole``).
-        activation: of the MLP's gates: ``silu``, ``gelu_tanh``, or ``clamped`` (gpt-oss's).
+        activation: of the MLP's gates: ``silu``, ``gelu_tanh``, ``clamped`` (gpt-oss's), or
+            ``limited`` (DeepSeek V4's silu of clamped numbers).
         attention_scale: scores are multiplied by it; None: ``head_dim ** -0.5``.
         attention_soft_cap, logit_soft_cap: numbers become ``cap * tanh(number / cap)``; 0: not.
         sinks: each head has a score more, whose value is zero (arXiv:2309.17453).
@@ -222,7 +276,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         tied_head: the output head is the embedding; there is no ``lm_head.weight``.
         attention_bias, output_bias, mlp_bias: whether the products of queries, keys and values,
             the one after attention, and those of the MLP have biases.
-        experts, latent: where the model has them.
+        experts, latent, compressed, streams: where the model has them.
         bos_token_id: the token that begins a text, if there is one.
         eos_token_ids: every token that ends a generation.
     """
@@ -242,7 +296,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     norms: Literal["before", "after", "around"] = "before"
     head_norm: Literal["none", "head", "whole"] = "none"
-    activation: Literal["silu", "gelu_tanh", "clamped"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "clamped", "limited"] = "silu"
     attention_scale: float | None = None
     attention_soft_cap: float = 0.0
     logit_soft_cap: float = 0.0
@@ -256,6 +310,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    compressed: Compressed | None = None
+    streams: Streams | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -306,7 +362,19 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def position_size(self) -> int:
         """Numbers that the cache holds of a position, in all layers."""
-        return self.layers * self.kv_heads * (self.head_dim + self.value_dim)
+        if self.compressed is None:
+            return self.layers * self.kv_heads * (self.head_dim + self.value_dim)
+        return sum(self._compressed_size(self.kind(layer)) for layer in range(self.layers))
+
+    def _compressed_size(self, kind: LayerKind) -> int:
+        """Key, what is to be compressed, and a position's part of the entries."""
+        own, index = self.head_dim, self.compressed.index_dim if self.compressed else 0
+        match kind.compressed:
+            case "sparse":
+                return own + 4 * (own + index) + -(-(own + index) // 4)
+            case "heavy":
+                return own + 2 * own + -(-own // 16)
+        return own
 
 
 PLAIN = LayerKind()

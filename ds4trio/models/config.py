@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from ds4trio.models.architecture import (
     ROPE_KINDS,
+    Compressed,
     Experts,
     Latent,
     LayerKind,
     ModelConfig,
     Rope,
     RopeScaling,
+    Streams,
 )
 from ds4trio.models.families import (
     FAMILIES,
@@ -31,6 +33,7 @@ from ds4trio.models.tensors import find_tensors, tensor_shapes
 __all__ = [
     "ROPE_DIVISORS",
     "ROPE_KINDS",
+    "Compressed",
     "Experts",
     "GgufFile",
     "Latent",
@@ -38,6 +41,7 @@ __all__ = [
     "ModelConfig",
     "Rope",
     "RopeScaling",
+    "Streams",
     "config_from_gguf",
     "config_from_hf",
     "family_of",

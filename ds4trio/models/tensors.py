@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.architecture import Experts, Latent, LayerKind, ModelConfig
+from ds4trio.models.architecture import (
+    Compressed,
+    Experts,
+    Latent,
+    LayerKind,
+    ModelConfig,
+    Streams,
+)
 from ds4trio.models.sources import Source
 
 __all__ = ["find_tensors", "tensor_shapes"]
@@ -34,6 +41,8 @@ def _tensors(c: ModelConfig) -> Named:
     yield "model.norm.weight", (c.hidden_size,)
     if not c.tied_head:
         yield "lm_head.weight", (c.vocab_size, c.hidden_size)
+    if c.streams is not None:
+        yield from _streams(c, c.streams, "model.head_streams", c.streams.count, 1)
     for layer in range(c.layers):
         for name, shape in _layer(c, c.kind(layer)):
             yield f"model.layers.{layer}.{name}", shape
@@ -46,12 +55,17 @@ def _layer(c: ModelConfig, kind: LayerKind) -> Named:
     if c.norms != "before":
         yield "self_attn.output_norm.weight", (c.hidden_size,)
         yield "mlp.output_norm.weight", (c.hidden_size,)
-    if c.latent is None:
-        yield from _grouped(c)
-    else:
+    if c.compressed is not None:
+        yield from _compressed(c, c.compressed, kind)
+    elif c.latent is not None:
         yield from _latent(c, c.latent)
+    else:
+        yield from _grouped(c)
+    if c.streams is not None:
+        for half in ("attn_streams", "mlp_streams"):
+            yield from _streams(c, c.streams, half, (2 + c.streams.count) * c.streams.count, 3)
     if kind.experts and c.experts is not None:
-        yield from _experts(c, c.experts)
+        yield from _experts(c, c.experts, hashed=kind.hashed)
     else:
         yield from _gated("mlp", c.hidden_size, c.intermediate_size, c.mlp_bias)
 
@@ -104,9 +118,45 @@ def _latent(c: ModelConfig, latent: Latent) -> Named:
     yield from _product("self_attn.o_proj", c.hidden_size, values, c.output_bias)
 
 
-def _experts(c: ModelConfig, experts: Experts) -> Named:
+def _compressed(c: ModelConfig, own: Compressed, kind: LayerKind) -> Named:
+    yield from _product("self_attn.q_a_proj", own.query_rank, c.hidden_size, False)
+    yield "self_attn.q_a_layernorm.weight", (own.query_rank,)
+    yield from _product("self_attn.q_b_proj", c.heads * c.head_dim, own.query_rank, False)
+    yield from _product("self_attn.kv_proj", c.head_dim, c.hidden_size, False)
+    yield "self_attn.kv_norm.weight", (c.head_dim,)
+    yield "self_attn.sinks", (c.heads,)
+    short, group = own.output_groups * own.output_rank, c.heads * c.head_dim // own.output_groups
+    yield from _product("self_attn.o_a_proj", short, group, False)
+    yield from _product("self_attn.o_b_proj", c.hidden_size, short, False)
+    sparse = kind.compressed == "sparse"
+    if kind.compressed != "no":
+        yield from _compressor("self_attn.compressor", c, c.head_dim, own.ratio(kind), sparse)
+    if sparse:
+        yield from _compressor("self_attn.index", c, own.index_dim, own.ratio(kind), sparse)
+        queries = own.index_heads * own.index_dim
+        yield from _product("self_attn.index.q_b_proj", queries, own.query_rank, False)
+        yield from _product("self_attn.index.weights_proj", own.index_heads, c.hidden_size, False)
+
+
+def _compressor(name: str, c: ModelConfig, width: int, ratio: int, sparse: bool) -> Named:
+    doubled = 2 * width if sparse else width
+    yield from _product(f"{name}.kv_proj", doubled, c.hidden_size, False)
+    yield from _product(f"{name}.gate_proj", doubled, c.hidden_size, False)
+    yield f"{name}.position_bias", (ratio, doubled)
+    yield f"{name}.norm.weight", (width,)
+
+
+def _streams(c: ModelConfig, streams: Streams, name: str, outputs: int, scales: int) -> Named:
+    yield f"{name}.fn", (outputs, streams.count * c.hidden_size)
+    yield f"{name}.base", (outputs,)
+    yield f"{name}.scale", (scales,)
+
+
+def _experts(c: ModelConfig, experts: Experts, *, hashed: bool) -> Named:
     yield from _product("mlp.router", experts.count, c.hidden_size, experts.router_bias)
-    if experts.correction:
+    if hashed:
+        yield "mlp.router.by_token", (c.vocab_size, experts.used)
+    elif experts.correction:
         yield "mlp.router.correction", (experts.count,)
     for number in range(experts.count):
         yield from _gated(f"mlp.experts.{number}", c.hidden_size, experts.width, experts.bias)

@@ -228,7 +228,7 @@ def test_logits_have_the_same_bits_alone_and_beside_32_others(dtype: str) -> Non
 def test_of_equal_experts_the_first_are_chosen(scoring: str) -> None:
     it = case(scoring=scoring, count=9, used=4)
     it.weights[f"{LAYER}.router.weight"][:] = it.weights[f"{LAYER}.router.weight"][:1].clone()
-    routes = Router(it.source(), LAYER, it.experts, 1.0)(rows_of(3))
+    routes = Router(it.source(), LAYER, it.experts, scale=1.0)(rows_of(3))
     assert routes.starts == [0, 3, 6, 9, 12, 12, 12, 12, 12, 12]
     torch.testing.assert_close(routes.shares, torch.full((12,), 0.25))
 
@@ -247,7 +247,7 @@ def test_groups_are_chosen_by_all_that_counts() -> None:
     )
     it.weights[f"{LAYER}.router.weight"].zero_()
     it.weights[f"{LAYER}.router.correction"][:] = torch.tensor([0.9, -0.9, 0.3, 0.2, 0.0, 0.0])
-    routes = Router(it.source(), LAYER, it.experts, 1.0)(rows_of(1))
+    routes = Router(it.source(), LAYER, it.experts, scale=1.0)(rows_of(1))
     assert routes.starts == [0, 0, 0, 1, 2, 2, 2]
     assert routes.shares.tolist() == [0.5, 0.5]  # without the correction
 

@@ -9,10 +9,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ds4trio.engine.activation import CLAMP_SHARPNESS, CLAMP_TO
+from ds4trio.engine.activation import CLAMP_SHARPNESS, CLAMP_TO, LIMIT
 from ds4trio.engine.native.vector import PANEL, call, exponential, load, store
 
-__all__ = ["clamped_gate", "gelu_gate", "silu_gate"]
+__all__ = ["clamped_gate", "gelu_gate", "limited_gate", "silu_gate"]
 
 _half = ir.VectorType(ir.FloatType(), PANEL // 2)
 
@@ -72,4 +72,10 @@ def _clamped(builder: ir.IRBuilder, gates: ir.Value, ups: ir.Value) -> ir.Value:
     return builder.fmul(builder.fmul(gates, sigmoid), builder.fadd(ups, _every(1.0)))
 
 
+def _limited(builder: ir.IRBuilder, gates: ir.Value, ups: ir.Value) -> ir.Value:
+    ups = _larger(builder, _smaller(builder, ups, LIMIT), -LIMIT)
+    return _silu(builder, _smaller(builder, gates, LIMIT), ups)
+
+
 silu_gate, gelu_gate, clamped_gate = _gate(_silu), _gate(_gelu), _gate(_clamped)
+limited_gate = _gate(_limited)

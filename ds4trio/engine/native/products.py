@@ -18,7 +18,7 @@ from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
 from ds4trio.engine.native.compiled import compiled
-from ds4trio.engine.native.gates import clamped_gate, gelu_gate, silu_gate
+from ds4trio.engine.native.gates import clamped_gate, gelu_gate, limited_gate, silu_gate
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
 from ds4trio.engine.native.integers import make_group_tile, make_quantise
 from ds4trio.engine.native.tiles import make_tile
@@ -55,10 +55,10 @@ FINE = 8
 STORE, ADD = 0, 1
 """What becomes of a product: it is the result, or it is added to what is there."""
 
-GATES = {"silu": 2, "gelu_tanh": 3, "clamped": 4}
+GATES = {"silu": 2, "gelu_tanh": 3, "clamped": 4, "limited": 5}
 """Or panels of eight gates and eight ups are combined, by activation."""
 
-_silu, _gelu = GATES["silu"], GATES["gelu_tanh"]
+_silu, _gelu, _clamped = GATES["silu"], GATES["gelu_tanh"], GATES["clamped"]
 
 HALF = PANEL // 2
 
@@ -116,8 +116,10 @@ def _gate(line, ending):
         silu_gate(place, place)
     elif ending == _gelu:
         gelu_gate(place, place)
-    else:
+    elif ending == _clamped:
         clamped_gate(place, place)
+    else:
+        limited_gate(place, place)
 
 
 @compiled()

@@ -12,15 +12,20 @@ from numba.types import boolean, float32, int64, void
 
 from ds4trio.engine.native.compiled import compiled
 
-__all__ = ["CHOSEN", "SIGMOID", "SOFTMAX", "add_shares", "route"]
+__all__ = ["CHOSEN", "ROOT_SOFTPLUS", "SIGMOID", "SOFTMAX", "add_shares", "route"]
 
-SOFTMAX, SIGMOID, CHOSEN = 0, 1, 2
+SOFTMAX, SIGMOID, CHOSEN, ROOT_SOFTPLUS = 0, 1, 2, 3
 """What becomes of logits; see ``Experts.scoring``."""
 
 
 @compiled()
 def _sigmoid(x):
     return np.float32(1.0) / (np.float32(1.0) + np.exp(-x))
+
+
+@compiled()
+def _root_softplus(x):
+    return np.float32(np.sqrt(max(x, 0.0) + np.log1p(np.exp(-abs(x)))))
 
 
 @compiled()
@@ -78,6 +83,7 @@ def _close_groups(keys, taken, groups, groups_used, two):
         int64,
         int64,
         boolean,
+        int64[:, ::1],
         int64[::1],
         int64[::1],
         float32[::1],
@@ -94,6 +100,7 @@ def route(
     groups,
     groups_used,
     two,
+    fixed,
     starts,
     rows,
     shares,
@@ -108,6 +115,7 @@ def route(
         scoring: SOFTMAX, SIGMOID or CHOSEN.
         normalise, scale, groups, groups_used: as ``models.architecture.Experts`` has them.
         two: groups are chosen by the sum of their best two, not by their best.
+        fixed: int64 [rows, used], experts that are given; empty where they are to be chosen.
         starts: int64 [experts + 1], result: where each expert's part of what follows begins; the
             last one is the end.
         rows: int64 [rows * used], result: the rows that go through an expert, rising.
@@ -123,7 +131,11 @@ def route(
     starts[:] = 0
     for i in range(count):
         for j in range(experts):
-            scores[j] = _sigmoid(logits[i, j]) if scoring == SIGMOID else logits[i, j]
+            scores[j] = logits[i, j]
+            if scoring == SIGMOID:
+                scores[j] = _sigmoid(scores[j])
+            elif scoring == ROOT_SOFTPLUS:
+                scores[j] = _root_softplus(scores[j])
         if scoring == SOFTMAX:
             _softmax(scores)
         for j in range(experts):
@@ -132,7 +144,7 @@ def route(
         if groups_used < groups:
             _close_groups(keys, taken, groups, groups_used, two)
         for place in range(used):
-            best = _largest(keys, taken)
+            best = fixed[i, place] if len(fixed) else _largest(keys, taken)
             taken[best] = True
             chosen[i, place] = best
             weights[i, place] = scores[best]

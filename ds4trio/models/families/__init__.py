@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ds4trio.models.families.deepseek import DEEPSEEK
+from ds4trio.models.families.deepseek_v4 import DEEPSEEK_V4
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.gpt_oss import GPT_OSS
@@ -14,7 +15,15 @@ from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
 
-FAMILIES: tuple[Family, ...] = (LLAMA, MIXTRAL, QWEN2_MOE, QWEN3_MOE, GPT_OSS, DEEPSEEK)
+FAMILIES: tuple[Family, ...] = (
+    LLAMA,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    GPT_OSS,
+    DEEPSEEK,
+    DEEPSEEK_V4,
+)
 
 
 def hf_family(kind: object) -> Family:
