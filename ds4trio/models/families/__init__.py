@@ -6,11 +6,16 @@ from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.families.qwen import QWEN2, QWEN3
 from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
 
-FAMILIES: tuple[Family, ...] = (LLAMA,)
+FAMILIES: tuple[Family, ...] = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+)
 
 
 def hf_family(kind: object) -> Family:
