@@ -7,6 +7,7 @@ from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
 from ds4trio.models.families.qwen import QWEN2, QWEN3
+from ds4trio.models.families.smollm3 import SMOLLM3
 from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
@@ -15,6 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     LLAMA,
     QWEN2,
     QWEN3,
+    SMOLLM3,
 )
 
 
