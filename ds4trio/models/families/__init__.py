@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile
+from ds4trio.models.families.granite import GRANITE
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
 from ds4trio.models.families.qwen import QWEN2, QWEN3
@@ -17,6 +18,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN2,
     QWEN3,
     SMOLLM3,
+    GRANITE,
 )
 
 
