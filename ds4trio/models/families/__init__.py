@@ -7,6 +7,7 @@ from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.granite import GRANITE
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.families.olmo import OLMO
 from ds4trio.models.families.qwen import QWEN2, QWEN3
 from ds4trio.models.families.smollm3 import SMOLLM3
 from ds4trio.models.fields import refuse
@@ -19,6 +20,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3,
     SMOLLM3,
     GRANITE,
+    OLMO,
 )
 
 
