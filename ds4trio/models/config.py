@@ -90,7 +90,7 @@ def find_hf_tensors(
         ModelUnavailable: as ``find_tensors`` does.
     """
     family = hf_family(config.architecture)
-    return find_tensors(config, shapes, family.hf_source, family.hf_unused)
+    return find_tensors(config, shapes, family.hf_source_in(shapes), family.hf_unused)
 
 
 def find_gguf_tensors(

@@ -7,6 +7,7 @@ from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.granite import GRANITE
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.families.mistral import MISTRAL
 from ds4trio.models.families.olmo import OLMO
 from ds4trio.models.families.qwen import QWEN2, QWEN3
 from ds4trio.models.families.smollm3 import SMOLLM3
@@ -18,6 +19,7 @@ FAMILIES: tuple[Family, ...] = (
     LLAMA,
     QWEN2,
     QWEN3,
+    MISTRAL,
     SMOLLM3,
     GRANITE,
     OLMO,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ds4trio.models.architecture import ModelConfig
 from ds4trio.models.families.gguf_file import GgufFile
@@ -26,6 +28,8 @@ class Family:
         from_gguf: reads the metadata of a GGUF file, by its ``general.architecture``.
         hf_source, gguf_source: where such a file keeps a tensor of the decoder.
         hf_unused, gguf_unused: match names of tensors that the decoder does not need.
+        hf_roots: what files may have in place of ``model.`` and in front of ``lm_head``; the first
+            pair that a file has an embedding by counts.
     """
 
     from_hf: Mapping[str, Callable[[HfFile], ModelConfig]]
@@ -34,3 +38,17 @@ class Family:
     gguf_source: SourceOf = gguf_source
     hf_unused: re.Pattern[str] = HF_UNUSED
     gguf_unused: re.Pattern[str] = GGUF_UNUSED
+    hf_roots: Sequence[tuple[str, str]] = (("model.", ""),)
+
+    def hf_source_in(self, names: Collection[str]) -> SourceOf:
+        """``hf_source`` for a file that has tensors of these names."""
+        roots = (pair for pair in self.hf_roots if f"{pair[0]}embed_tokens.weight" in names)
+        root, outside = next(roots, self.hf_roots[0])
+
+        def source(config: ModelConfig, name: str) -> Source:
+            own = self.hf_source(config, name)
+            inside = own.name.removeprefix("model.")
+            where = outside + own.name if inside == own.name else root + inside
+            return replace(own, name=where)
+
+        return source
