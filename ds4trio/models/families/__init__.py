@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ds4trio.models.families.family import Family
+from ds4trio.models.families.gemma import GEMMA2, GEMMA3
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.granite import GRANITE
 from ds4trio.models.families.hf_file import HfFile
@@ -22,6 +23,8 @@ FAMILIES: tuple[Family, ...] = (
     MISTRAL,
     SMOLLM3,
     GRANITE,
+    GEMMA2,
+    GEMMA3,
     OLMO,
 )
 
