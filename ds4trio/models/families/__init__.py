@@ -10,6 +10,7 @@ from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
 from ds4trio.models.families.mistral import MISTRAL
 from ds4trio.models.families.olmo import OLMO
+from ds4trio.models.families.phi import PHI3
 from ds4trio.models.families.qwen import QWEN2, QWEN3
 from ds4trio.models.families.smollm3 import SMOLLM3
 from ds4trio.models.fields import refuse
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     GRANITE,
     GEMMA2,
     GEMMA3,
+    PHI3,
     OLMO,
 )
 
