@@ -21,6 +21,9 @@ __all__ = [
     "Streams",
 ]
 
+MOST_LAYERS = 10_000
+"""More than any model has. A number that is a mistake must not become a list of so many."""
+
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """The kinds of rotary embedding that the engine can build."""
 
@@ -63,6 +66,16 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            refuse(f"the factor of a rotary scaling is {self.factor}; it must be positive")
+        if self.original_context_length < 2:
+            refuse(f"a context of {self.original_context_length} positions cannot be stretched")
+        if self.beta_fast <= 0 or self.beta_slow <= 0:
+            refuse("the borders of yarn's scaling must be positive")
+        if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            refuse("high_freq_factor must be above low_freq_factor")
+
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of rotary embedding of a model.
@@ -83,8 +96,8 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.dims < 2 or self.dims % 2:
             refuse(f"rotary embeddings need an even number of dimensions, not {self.dims}")
-        if not (math.isfinite(self.theta) and self.theta > 0):
-            refuse(f"rope_theta is {self.theta}; it must be positive")
+        if not (math.isfinite(self.theta) and self.theta > 1):
+            refuse(f"rope_theta is {self.theta}; it must be above 1")
         divisors = [self.factors] if self.factors is not None else []
         if self.scaling is not None and self.scaling.kind == "longrope":
             divisors += [self.scaling.short_factors, self.scaling.long_factors]

@@ -9,6 +9,9 @@ from ds4trio.errors import ModelUnavailable
 
 __all__ = ["FieldReader", "refuse", "token_ids"]
 
+LARGEST = 2**53
+"""Far above every size, and a double still holds it. Numbers from files must not overflow later."""
+
 
 def token_ids(value: Any) -> tuple[int, ...]:
     """A token id field as ids: an integer, a list of them, or nothing."""
@@ -27,16 +30,17 @@ class FieldReader:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             refuse(f"{self.prefix}{key} is {value!r}; it must be an integer")
+        if abs(value) > LARGEST:
+            refuse(f"{self.prefix}{key} is too large a number")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             refuse(f"{self.prefix}{key} is {value!r}; it must be a number")
-        try:
-            return float(value)
-        except OverflowError:
-            refuse(f"{self.prefix}{key} is too large")
+        if not -LARGEST <= value <= LARGEST:  # which is false of NaN
+            refuse(f"{self.prefix}{key} is no number that a model can have")
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         return bool(self._value(key, default))

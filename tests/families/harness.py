@@ -61,6 +61,7 @@ def as_gguf(
     metadata: Mapping[str, Any],
     *,
     layers: int,
+    extra: Mapping[str, torch.Tensor] | None = None,
 ) -> LoadedModel:
     """Write a GGUF file under the names that the gguf library has for an architecture, open it.
 
@@ -71,6 +72,7 @@ def as_gguf(
         architecture: ``general.architecture``.
         metadata: keys less the architecture's prefix.
         layers: how many.
+        extra: tensors by names of GGUF.
     """
     kind = next(k for k, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, layers)
@@ -83,6 +85,8 @@ def as_gguf(
         renamed = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert renamed is not None, name
         writer.add_tensor(renamed, np.ascontiguousarray(tensor.float().numpy()))
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor.float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -186,7 +186,7 @@ def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("general.architecture", "gemma3", "known: llama"),
+        ("general.architecture", "mamba", "known: llama"),
         ("llama.expert_count", 8, "expert_used_count is missing"),
         ("llama.rope.dimension_count", 7, "even number"),
         ("llama.rope.dimension_count", 32, "cannot be turned"),

@@ -5,12 +5,19 @@ from __future__ import annotations
 from ds4trio.models.families.deepseek import DEEPSEEK
 from ds4trio.models.families.deepseek_v4 import DEEPSEEK_V4
 from ds4trio.models.families.family import Family
+from ds4trio.models.families.gemma import GEMMA2, GEMMA3
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.gpt_oss import GPT_OSS
+from ds4trio.models.families.granite import GRANITE
 from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.families.llama import LLAMA
+from ds4trio.models.families.mistral import MISTRAL
 from ds4trio.models.families.mixtral import MIXTRAL
+from ds4trio.models.families.olmo import OLMO
+from ds4trio.models.families.phi import PHI3
+from ds4trio.models.families.qwen import QWEN2, QWEN3
 from ds4trio.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from ds4trio.models.families.smollm3 import SMOLLM3
 from ds4trio.models.fields import refuse
 
 __all__ = ["FAMILIES", "Family", "GgufFile", "HfFile", "gguf_family", "hf_family"]
@@ -23,6 +30,15 @@ FAMILIES: tuple[Family, ...] = (
     GPT_OSS,
     DEEPSEEK,
     DEEPSEEK_V4,
+    QWEN2,
+    QWEN3,
+    MISTRAL,
+    SMOLLM3,
+    GRANITE,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    OLMO,
 )
 
 

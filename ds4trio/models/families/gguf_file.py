@@ -152,15 +152,18 @@ def _scaling(file: GgufFile) -> RopeScaling | None:
     factor = read.number("rope.scaling.factor", linear)
     if factor == 1.0:
         return None
-    # llama.cpp multiplies yarn's derived attention factor by this one.
+    # The first replaces yarn's derived attention factor, and llama.cpp multiplies by the second.
+    own = read.optional("rope.scaling.yarn_attn_factor")
     extra = read.number("rope.scaling.attn_factor", 1.0)
+    if own is None and extra != 1.0:
+        own = 0.1 * math.log(factor) + 1.0
     return RopeScaling(
         kind=kind,
         factor=factor,
         original_context_length=original,
         beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
-        attention_factor=None if extra == 1.0 else extra * (0.1 * math.log(factor) + 1.0),
+        attention_factor=None if own is None else extra * own,
     )
 
 

@@ -34,11 +34,24 @@ class HfFile:
     def read(self) -> FieldReader:
         return FieldReader(self.values)
 
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """A part of the config; an empty one where there is none."""
+        value = self.values.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            refuse(f"{key} is {value!r}; it must be an object")
+        return value
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> HfFile:
+        """What the config says, and these values for keys that it does not have."""
+        return HfFile({**defaults, **self.values}, self.ends)
+
 
 def hf_activation(values: Mapping[str, Any], default: str = "silu") -> Literal["silu", "gelu_tanh"]:
     """The MLP's. Raises ModelUnavailable for one that is not known."""
     name = values.get("hidden_activation") or values.get("hidden_act") or default
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         refuse(f"activation {name!r} is not known; known: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
@@ -108,13 +121,18 @@ def hf_rope(
         share: of a head that is turned, where the config does not say.
     """
     values = file.values
-    parameters = {**(values.get("rope_scaling") or {}), **(values.get("rope_parameters") or {})}
+    parameters = {**file.mapping("rope_scaling"), **file.mapping("rope_parameters")}
     if kind is not None and isinstance(parameters.get(kind), dict):
         parameters = parameters[kind]
-    base = FieldReader({**values, **parameters}).number("rope_theta", theta)
-    part = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor"))
-    dims = int(head_dim * (share if part is None else float(part)))
-    return Rope(theta=base, dims=dims, scaling=_scaling(file.read, parameters))
+    both = FieldReader({**values, **parameters})
+    part = both.number("partial_rotary_factor", share)
+    if not 0 < part <= 1:
+        refuse(f"partial_rotary_factor is {part}; it must be above 0 and at most 1")
+    return Rope(
+        theta=both.number("rope_theta", theta),
+        dims=int(head_dim * part),
+        scaling=_scaling(file.read, parameters),
+    )
 
 
 def _scaling(config: FieldReader, parameters: Mapping[str, Any]) -> RopeScaling | None:
