@@ -7,31 +7,36 @@ where the products are started. So a step with experts cannot be recorded (``gra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ds4trio.engine.linear import is_native
+from ds4trio.engine.linear import ROUNDED, is_native
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import Experts
+
+if TYPE_CHECKING:
+    from ds4trio.engine.native.experts import NativeExperts
 
 __all__ = ["Mixture", "Router", "Routes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Which rows go through which experts, on the device of the rows.
+    """Which rows go through which experts.
 
     Attributes:
-        starts: for each expert where its part of what follows begins, and the end of the last.
+        starts: int64 [experts + 1], on the host: where each expert's part of what follows begins,
+            and the end of the last. What follows is on the device of the rows.
         rows: int64 [rows * used], those of an expert rising.
         shares: float32 [rows * used], what the expert's results are multiplied by.
         gates: float32 [rows], of the shared MLP; None where it has none.
     """
 
-    starts: list[int]
+    starts: torch.Tensor
     rows: torch.Tensor
     shares: torch.Tensor
     gates: torch.Tensor | None
@@ -126,7 +131,7 @@ class Router:
         )
         device = rows.device
         return Routes(
-            starts.tolist(),
+            starts,
             chosen.to(device),
             shares.to(device),
             gates.to(device) if e.shared_gate else None,
@@ -171,12 +176,12 @@ class Mixture:
         hashed: bool = False,
     ) -> None:
         self._source = source
-        self._native = is_native(source.dtype, source.device)
         self._router = Router(source, name, experts, scale=scale, hashed=hashed)
-        self._experts = [
-            _Expert(source, f"{name}.experts.{number}", experts.width, bias=experts.bias)
-            for number in range(experts.count)
-        ]
+        self._experts: NativeExperts | _Experts
+        if is_native(source.dtype, source.device):
+            self._experts = _native_experts(source, f"{name}.experts", experts)
+        else:
+            self._experts = _Experts(source, f"{name}.experts", experts)
         self._shared = None
         if experts.shared_width:
             self._shared = _Expert(
@@ -207,24 +212,58 @@ class Mixture:
             total = self._shared(rows).float()
             if routes.gates is not None:
                 total.mul_(routes.gates.unsqueeze(1))
-        for number, expert in enumerate(self._experts):
-            begin, end = routes.starts[number], routes.starts[number + 1]
-            if begin == end:
-                continue
-            at, shares = routes.rows[begin:end], routes.shares[begin:end]
-            results = expert(rows if end - begin == len(rows) else rows.index_select(0, at))
-            self._add(total, at, results, shares)
+        self._experts.add_to(total, rows, routes.starts, routes.rows, routes.shares)
         return total
 
-    def _add(
-        self, total: torch.Tensor, at: torch.Tensor, results: torch.Tensor, shares: torch.Tensor
-    ) -> None:
-        if self._native:
-            from ds4trio.engine.native.routing import add_shares
 
-            add_shares(results.numpy(), at.numpy(), shares.numpy(), total.numpy())
-        else:
-            total.index_add_(0, at, results.float().mul_(shares.unsqueeze(1)))
+class _Experts:
+    """In the framework's operations; arguments as for ``NativeExperts``."""
+
+    def __init__(self, source: WeightSource, name: str, experts: Experts) -> None:
+        self._experts = [
+            _Expert(source, f"{name}.{number}", experts.width, bias=experts.bias)
+            for number in range(experts.count)
+        ]
+
+    def add_to(
+        self,
+        total: torch.Tensor,
+        rows: torch.Tensor,
+        starts: torch.Tensor,
+        at: torch.Tensor,
+        shares: torch.Tensor,
+    ) -> None:
+        begins = starts.tolist()
+        for expert, begin, end in zip(self._experts, begins, begins[1:], strict=False):
+            if begin < end:
+                here = at[begin:end]
+                results = expert(rows.index_select(0, here)).float()
+                total.index_add_(0, here, results.mul_(shares[begin:end].unsqueeze(1)))
+
+
+def _native_experts(source: WeightSource, name: str, experts: Experts) -> NativeExperts:
+    from ds4trio.engine.native.experts import NativeExperts, pack_experts
+    from ds4trio.engine.native.linear import interleaved
+
+    hidden, width = source.config.hidden_size, experts.width
+
+    def gates(number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        both, biases = source.gates(f"{name}.{number}", width, bias=experts.bias)
+        return interleaved(*both), None if biases is None else interleaved(*biases)
+
+    def down(number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        part = f"{name}.{number}.down_proj"
+        bias = source.take(f"{part}.bias", hidden) if experts.bias else None
+        return source.take(f"{part}.weight", hidden, width), bias
+
+    rounded = source.dtype in ROUNDED
+    return NativeExperts(
+        source.packed(f"{name}.gates", lambda: pack_experts(gates, experts.count, rounded=rounded)),
+        source.packed(f"{name}.down", lambda: pack_experts(down, experts.count, rounded=rounded)),
+        width,
+        source.config.activation,
+        fine=source.dtype == "w8a16",
+    )
 
 
 class _Expert:

@@ -28,7 +28,7 @@ from ds4trio.models.config import ModelConfig
 from ds4trio.models.lora import Adapter
 
 if TYPE_CHECKING:
-    from ds4trio.engine.native.packed import PackedFile
+    from ds4trio.engine.native.packed import Packed, PackedFile
 
 __all__ = ["StepTokens", "WeightSource"]
 
@@ -235,19 +235,24 @@ class WeightSource:
             kept=self._kept,
         )
 
+    def packed(self, name: str, pack: Callable[[], Packed]) -> Packed:
+        """A weight in a form of kernels of our own, kept by this name."""
+        return pack() if self._kept is None else self._kept.get(name, pack)
+
+    def gates(self, name: str, width: int, *, bias: bool = False) -> tuple[Pair, Pair | None]:
+        """Weights of gates and ups of an MLP of this name, and biases."""
+        parts = (f"{name}.gate_proj", f"{name}.up_proj")
+        gate, up = (self.take(f"{n}.weight", width, self.config.hidden_size) for n in parts)
+        if not bias:
+            return (gate, up), None
+        first, second = (self.take(f"{n}.bias", width) for n in parts)
+        return (gate, up), (first, second)
+
     def gated(self, name: str, width: int, *, bias: bool = False) -> Gated:
         """Gates and ups of an MLP of this name."""
         parts = (f"{name}.gate_proj", f"{name}.up_proj")
-
-        def weights() -> tuple[Pair, Pair | None]:
-            gate, up = (self.take(f"{n}.weight", width, self.config.hidden_size) for n in parts)
-            if not bias:
-                return (gate, up), None
-            first, second = (self.take(f"{n}.bias", width) for n in parts)
-            return (gate, up), (first, second)
-
         product = make_gated(
-            weights,
+            lambda: self.gates(name, width, bias=bias),
             width,
             self.config.activation,
             dtype=self.dtype,

@@ -12,7 +12,7 @@ from numba.types import boolean, float32, int64, void
 
 from ds4trio.engine.native.compiled import compiled
 
-__all__ = ["CHOSEN", "ROOT_SOFTPLUS", "SIGMOID", "SOFTMAX", "add_shares", "route"]
+__all__ = ["CHOSEN", "ROOT_SOFTPLUS", "SIGMOID", "SOFTMAX", "route"]
 
 SOFTMAX, SIGMOID, CHOSEN, ROOT_SOFTPLUS = 0, 1, 2, 3
 """What becomes of logits; see ``Experts.scoring``."""
@@ -168,12 +168,3 @@ def route(
             free[chosen[i, place]] += 1
             rows[at] = i
             shares[at] = weights[i, place] * scale
-
-
-@compiled(void(float32[:, :], int64[::1], float32[::1], float32[:, :]))
-def add_shares(results, rows, shares, out):
-    """Add an expert's results (float32 [count, width]), times their shares, to rows of ``out``
-    (float32 [rows, width]); no row is there twice."""
-    for i in range(len(rows)):
-        for j in range(results.shape[1]):
-            out[rows[i], j] += results[i, j] * shares[i]
