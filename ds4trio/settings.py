@@ -107,6 +107,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["recover", "fail"],
         Meta(description="what a failed step does to its members: try them anew, or end them"),
     ] = "recover"
+    step_timeout: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="seconds that a step may take before its engine counts as dead; 0 is never",
+        ),
+    ] = 120.0
 
     max_output_tokens: Annotated[
         int, Meta(ge=1, description="most tokens of an answer when the request names no limit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -163,6 +165,66 @@ def test_a_fault_of_ours_at_loading_is_said_and_no_signal(tiny_model: Path) -> N
     runner = ProcessRunner(Unlucky(spec_for(tiny_model).source))
     with pytest.raises(ModelUnavailable, match="LookupError: it is not there"):
         _ = runner.info
+    runner.stop()
+
+
+def test_whoever_watches_hears_of_a_death_whether_idle_or_in_a_step(tiny_model: Path) -> None:
+    """And that it was stopped, which is none."""
+    runner = ProcessRunner(spec_for(tiny_model))
+    engine = Ledger(runner)
+    heard: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def watch() -> None:
+        while runner.watch():
+            heard.put(runner.ready)
+        heard.put(True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    engine.eval_batch([])
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    assert heard.get(timeout=PATIENCE) is False
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        engine.eval_batch([])
+    engine.eval_batch([])
+    assert engine.ready
+    os.kill(runner.pid, signal.SIGSTOP)  # it hangs
+    killer = threading.Timer(0.2, runner.interrupt)
+    killer.start()
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        engine.eval_batch([])
+    assert heard.get(timeout=PATIENCE) is False
+    engine.eval_batch([])
+    assert engine.ready
+    engine.stop()
+    assert heard.get(timeout=PATIENCE) is True
+    watcher.join(PATIENCE)
+    killer.join(PATIENCE)
+
+
+def test_one_that_is_being_started_is_not_interrupted(tiny_model: Path) -> None:
+    runner = ProcessRunner(spec_for(tiny_model))
+    engine = Ledger(runner)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        engine.eval_batch([])
+    starting = threading.Thread(target=engine.eval_batch, args=([],))
+    starting.start()
+    while starting.is_alive() and not engine.ready:
+        runner.interrupt()
+        time.sleep(0.001)
+    starting.join(PATIENCE)
+    assert engine.ready
+    engine.stop()
+
+
+def test_more_memory_than_there_is_is_said_in_one_line(tiny_model: Path) -> None:
+    runner = ProcessRunner(replace(spec_for(tiny_model), kv_memory=2**60))
+    with pytest.raises(ModelUnavailable, match="not enough memory") as caught:
+        _ = runner.info
+    assert "\n" not in str(caught.value)
     runner.stop()
 
 
