@@ -197,6 +197,8 @@ def load_generator(
 
     source = resolve(settings.model)
     model = load_model(source)
+    if any(name == model.name for name, _ in settings.adapters):
+        raise ModelUnavailable(f"an adapter cannot have the model's own name, {model.name!r}.")
     if settings.ctx > model.config.context_length:
         _log.warning("--ctx is beyond what %s was made for and is not used", model.name)
     if settings.engine == "process" and runner is None:

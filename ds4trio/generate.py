@@ -60,6 +60,7 @@ class GenerationRequest:
         cache_salt: cached beginnings are shared only between requests of the same salt, so that
             how fast an answer comes tells nobody what others have asked.
         user: who asks; users are served in turn.
+        adapter: the name of the one to answer with; empty for the model alone.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -68,6 +69,7 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     cache_salt: str = ""
     user: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Prompt:
     stop: tuple[str, ...]
     cache_salt: str
     user: str
+    adapter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,7 @@ class Generator:
             stop=tuple(request.stop),
             cache_salt=request.cache_salt,
             user=request.user,
+            adapter=request.adapter,
         )
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -226,7 +230,10 @@ class Generator:
 
     async def _generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         opened = self.coalescer.session(
-            prompt.sampling, cache_salt=prompt.cache_salt, user=prompt.user
+            prompt.sampling,
+            cache_salt=prompt.cache_salt,
+            user=prompt.user,
+            adapter=prompt.adapter,
         )
         async with opened as session:
             session.start(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -30,6 +31,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str, Meta(description="alias, GGUF file, Hugging Face folder, or hub id of the model")
     ] = "smollm2-135m-instruct"
+    lora: Annotated[
+        tuple[str, ...],
+        Meta(description="adapters as NAME=PATH; requests that name the model NAME get it"),
+    ] = ()
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes any")] = 8000
 
@@ -150,6 +155,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _ = self.kv_memory_bytes
         except ValueError as error:
             raise ValueError(f"kv_memory: {error}") from None
+        names = [name for name, _ in self.adapters]
+        if len(set(names)) < len(names) or self.model in names:
+            raise ValueError("lora: every adapter needs a name of its own")
         if not all(key.strip() for key in self.api_key):
             raise ValueError("api_key: a key must not be empty; leave it out for no check")
         for origin in self.allow_origin:
@@ -163,6 +171,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def kv_memory_bytes(self) -> int | None:
         """Bytes for the KV cache, or None when the machine decides."""
         return None if self.kv_memory == "auto" else parse_size(self.kv_memory)
+
+    @property
+    def adapters(self) -> tuple[tuple[str, Path], ...]:
+        """Names and places of the adapters.
+
+        Raises:
+            ValueError: an entry is not NAME=PATH.
+        """
+        split = []
+        for entry in self.lora:
+            name, _, place = entry.partition("=")
+            if not name.strip() or not place.strip():
+                raise ValueError(f"lora: {entry!r} is not NAME=PATH")
+            split.append((name.strip(), Path(place.strip()).expanduser()))
+        return tuple(split)
 
     @classmethod
     def fields(cls) -> tuple[Field, ...]:

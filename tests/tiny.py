@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = ["CHATML", "CONTROL_TOKENS", "make_tiny_model", "make_tiny_tokenizer", "tiny_config"]
+__all__ = [
+    "CHATML",
+    "CONTROL_TOKENS",
+    "make_tiny_model",
+    "make_tiny_tokenizer",
+    "tiny_config",
+    "write_tokenizer",
+]
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Ids 0, 1 and 2; the second is BOS, the third ends an answer."""
@@ -119,6 +126,12 @@ def make_tiny_model(
             # Their logits are zero then, far below the largest of the others.
             model.lm_head.weight[: len(CONTROL_TOKENS)] = 0.0
     model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write the tiny tokenizer and its settings beside a model."""
     make_tiny_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -128,7 +141,6 @@ def make_tiny_model(
         "chat_template": CHATML,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
 
 
 def make_tiny_tokenizer() -> Tokenizer:

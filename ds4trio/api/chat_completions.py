@@ -41,12 +41,15 @@ def chat_completions(service: Service) -> Blueprint:
     async def create() -> Response:
         wanted = decode(await request.get_data(), ChatRequest)
         generator = service.generator
-        model = service.check_model(wanted.model)
+        model = service.find_model(wanted.model)
         asked = _generation_request(
-            wanted, tenant(request, wanted.cache_salt), user(request, service.settings)
+            wanted,
+            model.adapter,
+            tenant(request, wanted.cache_salt),
+            user(request, service.settings),
         )
         prompt = await generator.prepare(asked)
-        answer = _Answer(wanted, model)
+        answer = _Answer(wanted, model.name)
         if not wanted.stream:
             return json_response(await answer.whole(generator, prompt))
 
@@ -173,7 +176,9 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _generation_request(wanted: ChatRequest, cache_salt: str, user: str) -> GenerationRequest:
+def _generation_request(
+    wanted: ChatRequest, adapter: str, cache_salt: str, user: str
+) -> GenerationRequest:
     refuse_unsupported(_asks_too_much(wanted))
     if wanted.top_logprobs is not None and not wanted.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -185,6 +190,7 @@ def _generation_request(wanted: ChatRequest, cache_salt: str, user: str) -> Gene
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         cache_salt=cache_salt,
         user=user,
+        adapter=adapter,
     )
 
 

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from quart import Blueprint, Response
 
-from ds4trio.api.service import Service
+from ds4trio.api.service import Served, Service
 from ds4trio.api.wire import json_response
 
 __all__ = ["ops"]
@@ -51,22 +51,26 @@ def ops(service: Service) -> Blueprint:
 
     @blueprint.get("/v1/models")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [_model(service, None)]})
+        _ = service.generator
+        data = [_model(service, served) for served in service.models]
+        return json_response({"object": "list", "data": data})
 
     @blueprint.get("/v1/models/<path:name>")
     async def model(name: str) -> Response:
-        return json_response(_model(service, name))
+        return json_response(_model(service, service.find_model(name)))
 
     return blueprint
 
 
-def _model(service: Service, name: str | None) -> dict[str, Any]:
+def _model(service: Service, served: Served) -> dict[str, Any]:
+    adapter = {"parent": service.model_name} if served.adapter else {}
     return {
-        "id": service.check_model(name),
+        "id": served.name,
         "object": "model",
         "created": service.created,
         "owned_by": "ds4trio",
         "context_length": service.generator.coalescer.info.longest_sequence,
+        **adapter,
     }
 
 

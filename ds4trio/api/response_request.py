@@ -37,7 +37,7 @@ def input_messages(wanted: ResponseCreate) -> Messages:
 
 
 def generation_request(
-    wanted: ResponseCreate, conversation: Sequence[Any], cache_salt: str, user: str
+    wanted: ResponseCreate, conversation: Sequence[Any], adapter: str, cache_salt: str, user: str
 ) -> GenerationRequest:
     """The request for a conversation that already ends with the new messages.
 
@@ -57,6 +57,7 @@ def generation_request(
         stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
         cache_salt=cache_salt,
         user=user,
+        adapter=adapter,
     )
 
 

@@ -222,17 +222,19 @@ class _Connection:
             self._running = None
 
     async def _generate(self, wanted: ResponseCreate, running: _Running) -> None:
-        model = self._service.check_model(wanted.model)
+        model = self._service.find_model(wanted.model)
         generator = self._service.generator
         conversation = self._earlier(wanted) + input_messages(wanted)
         try:
             salt = tenant(self._socket, wanted.cache_salt)
             who = user(self._socket, self._service.settings)
-            prompt = await generator.prepare(generation_request(wanted, conversation, salt, who))
+            prompt = await generator.prepare(
+                generation_request(wanted, conversation, model.adapter, salt, who)
+            )
         except WireError as error:
             error.param = PARAMS.get(error.param, error.param)
             raise
-        events = ResponseEvents(wanted, model)
+        events = ResponseEvents(wanted, model.name)
         running.response_id = events.id
         await self._send_all(events.begin())
         finished: Finished | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import trio
 
@@ -10,7 +11,19 @@ from ds4trio.errors import ModelNotFound, ServerLoading, ServerStopping
 from ds4trio.generate import Generator
 from ds4trio.settings import Settings
 
-__all__ = ["Service"]
+__all__ = ["Served", "Service"]
+
+
+class Served(NamedTuple):
+    """A model as requests name it.
+
+    Attributes:
+        name: to answer with.
+        adapter: that it has; empty for none.
+    """
+
+    name: str
+    adapter: str
 
 
 class Service:
@@ -65,17 +78,27 @@ class Service:
         self.failed.set()
         self.settled.set()
 
-    def check_model(self, name: str | None) -> str:
-        """The name to answer with, for a request that names a model or leaves it open.
+    @property
+    def models(self) -> tuple[Served, ...]:
+        """What requests may name: the model, and the model with each of its adapters."""
+        assert self.model_name is not None
+        adapted = [Served(name, name) for name, _ in self.settings.adapters]
+        return (Served(self.model_name, ""), *adapted)
+
+    def find_model(self, name: str | None) -> Served:
+        """What to answer with, for a request that names a model or leaves it open.
 
         Raises:
-            ModelNotFound: it names another model than the one that is served.
+            ModelNotFound: it names another model than those that are served.
         """
         _ = self.generator
-        assert self.model_name is not None
-        if name is not None and name not in (self.model_name, self.settings.model):
-            raise ModelNotFound(
-                f"the model {name[:200]!r} is not served here; the one that is: {self.model_name}",
-                param="model",
-            )
-        return self.model_name
+        own, *adapted = self.models
+        if name is None or name in (own.name, self.settings.model):
+            return own
+        for served in adapted:
+            if served.name == name:
+                return served
+        known = ", ".join(served.name for served in self.models)
+        raise ModelNotFound(
+            f"the model {name[:200]!r} is not served here; what is: {known}", param="model"
+        )

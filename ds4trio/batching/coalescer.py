@@ -125,7 +125,7 @@ class Coalescer:
 
     @contextlib.asynccontextmanager
     async def session(
-        self, sampling: SamplingParams, *, cache_salt: str = "", user: str = ""
+        self, sampling: SamplingParams, *, cache_salt: str = "", user: str = "", adapter: str = ""
     ) -> AsyncIterator[Session]:
         """A slot for the length of the block; users who wait for one take turns.
 
@@ -139,7 +139,9 @@ class Coalescer:
         self.check_capacity()
         times = SessionTimes(opened=trio.current_time())
         await self._slots.acquire(user)
-        session = Session(next(self._ids), self.info, sampling, self._ring, times, cache_salt, user)
+        session = Session(
+            next(self._ids), self.info, sampling, self._ring, times, cache_salt, user, adapter
+        )
         if self._speculate:
             session.guessing = Guessing()
             session.draft = session.guessing.draft

@@ -58,7 +58,12 @@ class Roster:
         """Make it known to the engine, with what is cached of its beginning; one that the engine
         refuses ends alone."""
         try:
-            self._engine.open(session.id, session.sampling, cache_salt=session.cache_salt)
+            self._engine.open(
+                session.id,
+                session.sampling,
+                cache_salt=session.cache_salt,
+                adapter=session.adapter,
+            )
         except WireError as error:
             session.fail(error)
             return

@@ -53,6 +53,7 @@ class Session(TokenSequence):
         notify: called when it has something for the next step.
         cache_salt: it shares cached beginnings only with sessions of the same salt.
         user: whose it is; users are served in turn.
+        adapter: the name of the one it is evaluated with; empty for none.
         opened_in_engine: the engine knows the sequence.
         incarnation: rises whenever the engine forgets it; what steps of an earlier one bring is not
             for it.
@@ -71,6 +72,7 @@ class Session(TokenSequence):
     times: SessionTimes
     cache_salt: str = field(default="", repr=False)
     user: str = field(default="", repr=False)
+    adapter: str = ""
     arrival: int = field(default_factory=itertools.count().__next__)
     state: SlotState = SlotState.FREE
     opened_in_engine: bool = False

@@ -13,10 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ds4trio.chat.patterns import any_of
+
 __all__ = ["Guarded", "Markers", "Segment"]
 
 PRIVATE = range(0xF0000, 0xFFFFE)
 """Supplementary Private Use Area A of Unicode: no letter, no case, no space."""
+
+NOTHING = re.compile("(?!)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,8 @@ class Markers:
     """The control tokens of one tokenizer."""
 
     def __init__(self, control_tokens: Sequence[str]) -> None:
-        tokens = sorted({token for token in control_tokens if token.strip()}, key=len)[::-1]
-        self._whole = _any_of(tokens)
+        tokens = {token for token in control_tokens if token.strip()}
+        self._whole = any_of(tokens) or NOTHING
         # The beginning of a control token at the end of one text could be completed by the
         # beginning of the next, so it is replaced as well.
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
@@ -136,8 +140,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _texts(inner)
-
-
-def _any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """Matches any of the texts, the first listed first; nothing if there are none."""
-    return re.compile("|".join(map(re.escape, texts)) or "(?!)")

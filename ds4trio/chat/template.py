@@ -11,6 +11,7 @@ What a client writes is data. A role marker typed into a message is that text, n
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,12 +25,18 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ds4trio.chat.markers import Markers, Segment
+from ds4trio.chat.messages import find_wants
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 
 __all__ = ["ChatTemplate", "Segment", "encode_prompt"]
 
 log = logging.getLogger(__name__)
+
+RESERVED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+)
+"""Names that a client cannot choose for a template."""
 
 CHATML = """\
 {% for message in messages -%}
@@ -73,38 +80,53 @@ class ChatTemplate:
             self._template = _environment().from_string(
                 _fallback(control) if source is None else source
             )
+        except RecursionError as error:
+            raise ModelUnavailable("The model's chat template is nested too deeply.") from error
         except jinja2.TemplateSyntaxError as error:
             raise ModelUnavailable(
                 f"The model's chat template is not valid, line {error.lineno}: {error.message}."
             ) from error
+        self._wants = find_wants(
+            functools.partial(
+                self._template.render, **self._tokens, documents=None, add_generation_prompt=False
+            )
+        )
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        switches: Mapping[str, Any] | None = None,
         **variables: Any,
     ) -> list[Segment]:
         """Write the messages as one prompt.
 
         Args:
-            messages: with ``role``, ``content`` (None or missing is the empty text) and whatever
-                else the template knows.
+            messages: with ``role``, ``content`` (a text or a list of parts; None or missing is the
+                empty text) and whatever else the template knows. They are brought into the form
+                that the template takes (``messages.py``).
             add_generation_prompt: end with the beginning of an answer.
-            variables: further names for the template, such as ``tools``. Data, like the messages.
+            switches: names for the template that a client chose, such as ``enable_thinking`` or
+                ``reasoning_effort``. Data, like the messages.
+            variables: further names for the template: ``tools``, ``documents``.
 
         Returns:
             The prompt in pieces, in order; joined, their texts are what the template wrote.
 
         Raises:
-            InvalidRequest: the template refuses the messages, or cannot write them.
+            InvalidRequest: the template refuses the messages, or cannot write them, or a switch has
+                a name that is taken.
         """
-        data = {"tools": None, "documents": None, **variables}
-        data["messages"] = [
-            {**message, "content": "" if message.get("content") is None else message["content"]}
-            for message in messages
-        ]
+        for name in switches or {}:
+            if name in RESERVED:
+                raise InvalidRequest(
+                    f"the chat template's {name[:100]!r} cannot be set; it is the server's",
+                    param="chat_template_kwargs",
+                )
+        data = {"tools": None, "documents": None, **variables, **(switches or {})}
         try:
+            data["messages"] = [self._wants.form(message) for message in messages]
             guarded = self._markers.guard(data)
             text = self._template.render(
                 **self._tokens, **guarded.data, add_generation_prompt=add_generation_prompt
@@ -137,11 +159,14 @@ def encode_prompt(
         Ids with exactly one BOS at the beginning where there is one at all, also when the template
         writes it and the model asks for it (https://github.com/abetlen/llama-cpp-python/issues/1501).
     """
-    ids = [
-        index
-        for segment in segments
-        for index in tokenizer.encode(segment.text, special=segment.special)
-    ]
+    ids: list[int] = []
+    before = ""
+    for segment in segments:
+        text = segment.text
+        if not segment.special and tokenizer.swallows(before):
+            text = text.lstrip()
+        ids += tokenizer.encode(text, special=segment.special, begins=not before)
+        before = segment.text or before
     bos = None if bos_token is None else tokenizer.token_id(bos_token)
     if bos is None:
         return ids

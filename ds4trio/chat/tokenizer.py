@@ -12,12 +12,22 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Native
 
+from ds4trio.chat.patterns import any_of
 from ds4trio.errors import ModelUnavailable
 
 __all__ = ["Tokenizer"]
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+
+ROLE_MARKER = re.compile(
+    r"<(?:[|\uff5c][^<>]*|[^<>]*[|\uff5c])>"  # DeepSeek's <\uff5cUser\uff5c>
+    r"|<(?:start|end)_of_\w+>"  # Gemma's turns
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS)\]"
+)
+"""Tokens of this look steer the model also where its file does not call them special."""
 
 
 class Tokenizer:
@@ -32,9 +42,9 @@ class Tokenizer:
         self._source = source
         self._native = Native.from_str(source)
         # Typed markers are rare, and a second copy of the vocabulary costs memory and a tenth of a
-        # second, so it is made when the first text with a marker comes.
-        self._literal: Native | None = None
-        self._literal_lock = threading.Lock()
+        # second, so variants are made when the first text comes that needs them.
+        self._variants: dict[tuple[bool, bool], Native] = {}
+        self._variants_lock = threading.Lock()
         self.vocab_size: int = self._native.get_vocab_size(with_added_tokens=True)
         added = self._native.get_added_tokens_decoder()
         self._control = {index for index, token in added.items() if token.special}
@@ -42,10 +52,17 @@ class Tokenizer:
             index: token.content for index, token in added.items() if not token.special
         }
         self.control_tokens: tuple[str, ...] = tuple(
-            added[index].content for index in sorted(self._control)
+            token.content
+            for _, token in sorted(added.items())
+            if token.special or ROLE_MARKER.fullmatch(token.content)
         )
-        self._marker = _any_of(self.control_tokens)
-        self._to_bytes = _byte_rule(source)
+        self._swallowing = tuple(
+            token.content for token in added.values() if token.rstrip and token.content
+        )
+        self._marker = any_of(self.control_tokens)
+        self._small = msgspec.json.decode(source.encode(), type=_SmallParts)
+        self._prefixed_once = _prefixes_once(self._small.pre_tokenizer)
+        self._to_bytes = _byte_rule(self._small.decoder)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -57,29 +74,34 @@ class Tokenizer:
         """
         try:
             return cls(path.read_text(encoding="utf-8"))
-        except ModelUnavailable:
+        except (ModelUnavailable, KeyboardInterrupt, SystemExit):
             raise
-        except Exception as error:  # the native library raises bare Exception
+        except BaseException as error:  # the native library raises bare Exception, or panics
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelUnavailable(f"The tokenizer {path} cannot be read: {reason}.") from error
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
+    def encode(self, text: str, *, special: bool, begins: bool = True) -> list[int]:
         """Turn text into ids, adding none of its own (no begin or end token).
 
         Args:
             text: lone surrogates, which UTF-8 has no form for, count as U+FFFD.
             special: control tokens written in the text become those tokens; otherwise they are
                 plain text like any other.
+            begins: nothing stands before the text. Some tokenizers put a space there.
         """
         if not text.isascii():
             text = SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
-        native = self._native
-        if not special and self._marker is not None and self._marker.search(text):
-            native = self._literal_native()
+        literal = not special and self._marker is not None and bool(self._marker.search(text))
+        continues = self._prefixed_once and not begins
+        native = self._variant(literal, continues) if literal or continues else self._native
         # Of the native calls only those for batches let other threads run meanwhile.
         (encoding,) = native.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
+
+    def swallows(self, text: str) -> bool:
+        """Whether white space behind this text is lost: it ends with a token that takes it in."""
+        return text.endswith(self._swallowing)
 
     @functools.cached_property
     def longest_token(self) -> int:
@@ -115,33 +137,59 @@ class Tokenizer:
         if index in self._control or not 0 <= index < self.vocab_size:
             return b""
         if index in self._verbatim:
-            return self._verbatim[index].encode("utf-8")
-        token = self._native.id_to_token(index)
-        return b"" if token is None else self._to_bytes(token)
+            token = self._verbatim[index]
+            # Gemma's runs of spaces are tokens of this kind; elsewhere the sign is itself.
+            spaces = self._to_bytes is _sentence_piece and not token.strip(SPACE)
+            return b" " * len(token) if spaces else token.encode("utf-8")
+        written = self._native.id_to_token(index)
+        return b"" if written is None else self._to_bytes(written)
 
-    def _literal_native(self) -> Native:
-        with self._literal_lock:
-            if self._literal is None:
-                literal = Native.from_str(self._source)
-                literal.encode_special_tokens = True
-                self._literal = literal
-            return self._literal
+    def _variant(self, literal: bool, continues: bool) -> Native:
+        """The tokenizer with markers as plain text, or without the space at the beginning."""
+        with self._variants_lock:
+            found = self._variants.get((literal, continues))
+            if found is None:
+                content = msgspec.json.decode(self._source.encode())
+                if literal:
+                    # Only special tokens can be switched off.
+                    for token in content.get("added_tokens") or []:
+                        token["special"] |= token["content"] in self.control_tokens
+                if continues:
+                    _never_prefix(content["pre_tokenizer"])
+                found = Native.from_str(msgspec.json.encode(content).decode())
+                found.encode_special_tokens = literal
+                self._variants[literal, continues] = found
+            return found
 
 
-def _any_of(texts: tuple[str, ...]) -> re.Pattern[str] | None:
-    parts = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
-    return re.compile("|".join(parts)) if parts else None
-
-
-class _Decoder(msgspec.Struct):
-    """The part of a ``tokenizer.json`` that says how tokens are written; the rest is skipped."""
+class _SmallParts(msgspec.Struct):
+    """Parts of a ``tokenizer.json``; the vocabulary is skipped over."""
 
     decoder: Any = None
+    pre_tokenizer: Any = None
 
 
-def _byte_rule(source: str) -> Callable[[str], bytes]:
+def _metaspaces(node: Any) -> list[dict[str, Any]]:
+    """The steps that write spaces as SentencePiece does, in a pre-tokenizer."""
+    if not isinstance(node, dict):
+        return []
+    inner = [found for part in node.get("pretokenizers") or [] for found in _metaspaces(part)]
+    return [node, *inner] if node.get("type") == "Metaspace" else inner
+
+
+def _prefixes_once(pre_tokenizer: Any) -> bool:
+    return any(step.get("prepend_scheme") == "first" for step in _metaspaces(pre_tokenizer))
+
+
+def _never_prefix(pre_tokenizer: Any) -> None:
+    for step in _metaspaces(pre_tokenizer):
+        if step.get("prepend_scheme") == "first":
+            step["prepend_scheme"] = "never"
+
+
+def _byte_rule(decoder: Any) -> Callable[[str], bytes]:
     """How this tokenizer writes bytes into its tokens: GPT-2's way or SentencePiece's."""
-    kinds = set(_decoder_kinds(msgspec.json.decode(source.encode(), type=_Decoder).decoder))
+    kinds = set(_decoder_kinds(decoder))
     if "ByteLevel" in kinds:
         return _byte_level
     if kinds & {"ByteFallback", "Metaspace", "Replace"}:
@@ -181,4 +229,4 @@ def _byte_level(token: str) -> bytes:
 def _sentence_piece(token: str) -> bytes:
     if match := BYTE_TOKEN.fullmatch(token):
         return bytes([int(match[1], 16)])
-    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode("utf-8")
+    return token.replace(SPACE, " ").encode("utf-8")

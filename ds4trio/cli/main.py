@@ -11,11 +11,15 @@ from ds4trio import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
-    "bench": "measure a server, or two against each other",
-    "chat": "talk with a server from the terminal",
-    "pull": "fetch a model ahead of time",
-    "serve": "serve a model to many people at once",
+    "bench": ("bench", "measure a server, or two against each other"),
+    "chat": ("chat", "talk with a server from the terminal"),
+    "inspect": ("inspect_model", "say what a model is, and whether it will run here"),
+    "list": ("list_models", "say which models are on this machine"),
+    "pull": ("pull", "fetch a model ahead of time"),
+    "rm": ("rm", "remove a fetched model"),
+    "serve": ("serve", "serve a model to many people at once"),
 }
+"""By name: the module, which has a command of its own name, and what it does."""
 
 
 class _LazyGroup(click.Group):
@@ -27,13 +31,14 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"ds4trio.cli.{cmd_name}"), cmd_name)
+        module, _ = _COMMANDS[cmd_name]
+        command = getattr(import_module(f"ds4trio.cli.{module}"), module)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+            formatter.write_dl([(name, what) for name, (_, what) in sorted(_COMMANDS.items())])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -25,6 +25,7 @@ class Account:
     Attributes:
         sampling: how it draws.
         root: digest that its beginnings are named from.
+        adapter: the name of the one it is evaluated with; empty for none.
         tokens: ids of the positions that are committed.
         pending: the token drawn last, not yet evaluated; None where there is none.
         digests: names of its full pages, in order.
@@ -34,6 +35,7 @@ class Account:
 
     sampling: SamplingParams
     root: bytes
+    adapter: str = ""
     tokens: array[int] = field(default_factory=lambda: array("q"))
     pending: int | None = None
     digests: list[bytes] = field(default_factory=list)

@@ -20,6 +20,7 @@ from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
 from ds4trio.engine.paged_parts import paged_parts
 from ds4trio.engine.rope import Rotary
+from ds4trio.engine.streams import PagedStreams
 from ds4trio.models.config import ModelConfig
 
 __all__ = [
@@ -56,17 +57,20 @@ class Attention(Protocol):
         """Prepare the indices of a step. The rows of the step are those of the spans, in turn."""
         ...
 
-    def attend(self, layer: int, plan: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, layer: int, plan: Any, inputs: torch.Tensor, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Rotate queries and keys, store the rows' keys and values, then attend.
 
         Args:
-            layer: of the decoder.
+            layer: of the decoder; the config says which window and rotation it has.
             plan: of this step.
-            inputs: [rows, (heads + 2 * kv_heads) * head_dim]: queries, scaled by
-                1 / sqrt(head_dim), keys and values.
+            inputs: [rows, heads * head_dim + kv_heads * (head_dim + value_dim)]: queries, scaled,
+                keys and values.
+            sinks: float32 [heads], a score more for each head, whose value is zero; None for none.
 
         Returns:
-            [rows, heads * head_dim].
+            [rows, heads * value_dim].
         """
         ...
 
@@ -112,6 +116,15 @@ def make_attention(
         device: where everything is computed.
         batch_invariant: a row has the same bits in any company, also where that costs time.
     """
+    if config.compressed is not None:
+        return PagedStreams(
+            config,
+            context_length=context_length,
+            pages=pages,
+            page_size=page_size,
+            dtype=activation_dtype(dtype),
+            device=device,
+        )
     kind = cache_dtype(dtype, device, batch_invariant=batch_invariant)
     if _on_own_kernels(dtype, device, batch_invariant):
         from ds4trio.engine.native.paged import NativeAttention
@@ -120,11 +133,7 @@ def make_attention(
             config, context_length=context_length, pages=pages, page_size=page_size, dtype=kind
         )
     cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
-    # Products of complex numbers may be rounded in another way at the end of a vector.
-    turning = Rotary(
-        config, context_length, device, complex_numbers=False if batch_invariant else None
-    )
-    return PagedAttention(cache, turning, config.heads, batch_invariant=batch_invariant)
+    return PagedAttention(config, cache, context_length, batch_invariant=batch_invariant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +141,12 @@ class PagedPlan:
     """What is the same for all layers of a step.
 
     Attributes:
-        rotations: of the rows.
+        rotations: of the rows, for each of the model's rotary embeddings.
         pages, offsets: int64 [rows], where each row's key and value go; int32 does for kernels.
         parts: the rows again, cut by the way they attend; together they are all rows, in order.
     """
 
-    rotations: torch.Tensor
+    rotations: tuple[torch.Tensor, ...]
     pages: torch.Tensor
     offsets: torch.Tensor
     parts: tuple[Part, ...]
@@ -148,10 +157,10 @@ class PagedAttention:
     torch's operations.
 
     Args:
+        config: of the model.
         cache: the pages.
-        rotary: the rotations of positions.
-        heads: query heads, a multiple of the cache's key/value heads.
-        paged: use the kernels of ``paged.py``; None where the device has them.
+        context_length: positions that a sequence can have.
+        paged: use the kernels of ``paged.py``; None where the device has them and they fit.
         batch_invariant: attend every row by itself, in the same way in every step.
 
     Attributes:
@@ -160,18 +169,27 @@ class PagedAttention:
 
     def __init__(
         self,
+        config: ModelConfig,
         cache: KVCache,
-        rotary: Rotary,
-        heads: int,
+        context_length: int,
         *,
         paged: bool | None = None,
         batch_invariant: bool = False,
     ) -> None:
         self.cache = cache
-        self._rotary = rotary
-        self._heads = heads
+        self._config = config
+        self._heads = config.heads
         self._device = cache.keys.device
-        self.paged = has_kernels(self._device) if paged is None else paged
+        # Products of complex numbers may be rounded in another way at the end of a vector.
+        complex_numbers = False if batch_invariant else None
+        self._rotaries = [
+            Rotary(rope, context_length, self._device, complex_numbers=complex_numbers)
+            for rope in config.ropes
+        ]
+        if paged is None:
+            # The kernels have one width for keys and values, and no room for latents.
+            paged = has_kernels(self._device) and config.latent is None
+        self.paged = paged
         self.batch_invariant = batch_invariant
 
     @staticmethod
@@ -203,14 +221,25 @@ class PagedAttention:
         parts: tuple[Part, ...],
     ) -> PagedPlan:
         """A plan from indices on the device (int32 or int64 [rows]) and the parts of its rows."""
-        return PagedPlan(self._rotary.at(positions), pages, offsets, parts)
+        rotations = tuple(rotary.at(positions) for rotary in self._rotaries)
+        return PagedPlan(rotations, pages, offsets, parts)
 
-    def attend(self, layer: int, plan: PagedPlan, inputs: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        plan: PagedPlan,
+        inputs: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See ``Attention``."""
         kv_heads, head_dim = self.cache.keys.shape[2:4]
-        heads = inputs.view(len(inputs), -1, head_dim)
-        turned = self._rotary.turn(heads[:, :-kv_heads], plan.rotations)
-        queries, keys, values = turned[:, :-kv_heads], turned[:, -kv_heads:], heads[:, -kv_heads:]
+        rows, width = len(inputs), (self._heads + kv_heads) * head_dim
+        turned = inputs[:, :width].view(rows, -1, head_dim)
+        values = inputs[:, width:].view(rows, kv_heads, -1)
+        kind = self._config.kind(layer)
+        if kind.rope is not None:
+            turned = self._rotaries[kind.rope].turn(turned, plan.rotations[kind.rope])
+        queries, keys = turned[:, :-kv_heads], turned[:, -kv_heads:]
         if self.paged:
             cached = self.cache.keys[layer], self.cache.values[layer]
             store_rows(*cached, plan.pages, plan.offsets, keys, values)

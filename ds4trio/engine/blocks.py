@@ -8,14 +8,15 @@ doing; ``invariance.py`` looks whether it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn import functional
 
+from ds4trio.engine.activation import Activation, gated
 from ds4trio.engine.norm import RMSNorm
 
-__all__ = ["BlockGated", "BlockLinear"]
+__all__ = ["BlockGated", "BlockLinear", "in_blocks"]
 
 BLOCK = 16
 """Rows of a block. Measured in bfloat16 with AVX-512: one row costs up to 1.5 times as much as by
@@ -24,6 +25,16 @@ itself, and 128 rows 1.8 times as much as together."""
 SHARED_FROM = 32768
 """Numbers from which on torch shares an operation on a CPU among threads. It may then end in the
 middle of a row for one of them, and the last numbers of a thread are computed by other code."""
+
+
+def in_blocks(
+    rows: torch.Tensor, work: Callable[[torch.Tensor], torch.Tensor], size: int = BLOCK
+) -> Iterator[torch.Tensor]:
+    """What becomes of rows ([rows, width]) block by block; the last has rows of padding."""
+    for part in torch.split(rows, size):
+        block = rows.new_zeros((size, rows.shape[1]))
+        block[: len(part)] = part
+        yield work(block)
 
 
 class BlockLinear:
@@ -46,12 +57,12 @@ class BlockLinear:
 
     def products(self, rows: torch.Tensor, norm: RMSNorm | None) -> Iterator[torch.Tensor]:
         """The products block by block, [block, out]; the last has rows of padding."""
-        for part in torch.split(rows, self._block):
-            block = rows.new_zeros((self._block, rows.shape[1]))
-            block[: len(part)] = part
-            if norm is not None:
-                block = norm(block)
-            yield functional.linear(block, self._weight, self._bias)
+
+        def multiply(block: torch.Tensor) -> torch.Tensor:
+            normed = block if norm is None else norm(block)
+            return functional.linear(normed, self._weight, self._bias)
+
+        return in_blocks(rows, multiply, self._block)
 
     def add_to(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return hidden.add_(self(rows))
@@ -66,16 +77,23 @@ class BlockGated:
     Args:
         weight: [2 * width, in], gates first.
         bias: [2 * width] or None.
+        activation: of the gates.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, activation: Activation = "silu"
+    ) -> None:
+        self._activation = activation
         self._product = BlockLinear(weight, bias)
         self._together = max(1, (SHARED_FROM - 1) // (len(weight) // 2))
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        done = [
-            functional.silu(gate).mul_(up)
-            for block in self._product.products(rows, norm)
-            for gate, up in (part.chunk(2, -1) for part in torch.split(block, self._together))
-        ]
+        done = [self.combined(block) for block in self._product.products(rows, norm)]
         return torch.cat(done)[: len(rows)]
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        parts = (part.chunk(2, -1) for part in torch.split(both, self._together))
+        return torch.cat([gated(self._activation, gate, up) for gate, up in parts])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.runner import Runner
 from ds4trio.engine.turns import InTurn
 from ds4trio.models.config import ModelConfig
+from ds4trio.models.lora import Adapter
 
 __all__ = ["Engine"]
 
@@ -19,7 +20,7 @@ class Engine(Ledger):
 
     Args:
         config, weights, device, dtype, batch_invariant, context_length, kv_memory,
-            page_size, threads, graphs: as for ``Runner``.
+            page_size, threads, graphs, adapters: as for ``Runner``.
         prefix_cache: keep full pages for sequences that begin with the same tokens.
 
     Attributes:
@@ -43,6 +44,7 @@ class Engine(Ledger):
         threads: int | None = None,
         prefix_cache: bool = True,
         graphs: bool = True,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         self.runner = Runner(
             config,
@@ -55,5 +57,6 @@ class Engine(Ledger):
             page_size=page_size,
             threads=threads,
             graphs=graphs,
+            adapters=adapters,
         )
         super().__init__(InTurn(self.runner), prefix_cache=prefix_cache)

@@ -42,10 +42,12 @@ class EngineLike(Protocol):
         """Pages that no sequence would hold if these were closed; they may share pages."""
         ...
 
-    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+    def open(
+        self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "", adapter: str = ""
+    ) -> None:
         """Begin an empty sequence under an id that is not in use.
 
-        It shares cached pages only with sequences of the same salt.
+        It shares cached pages only with sequences of the same salt and the same adapter.
 
         Raises:
             WireError: its sampling cannot be served.

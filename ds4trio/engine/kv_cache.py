@@ -16,7 +16,7 @@ class KVCache:
     """Keys and values by layer and page.
 
     Within a page, keys lie dimension by dimension ([kv_heads, head_dim, page_size]) and values
-    position by position ([page_size, kv_heads, head_dim]). Both products of attention then run
+    position by position ([page_size, kv_heads, value_dim]). Both products of attention then run
     along memory: a query times a page is a weighted sum of the page's rows, and so is a set of
     probabilities times the values. Attention over one query per sequence reads the pages where they
     are, without gathering a copy.
@@ -44,23 +44,25 @@ class KVCache:
         device: torch.device,
     ) -> None:
         layers, heads, width = config.layers, config.kv_heads, config.head_dim
+        places = (layers, pages + 1, page_size, heads)
         self.pages = pages
         self.page_size = page_size
         self.padding_page = pages
-        by_position = (layers, pages + 1, page_size, heads, width)
         by_dimension = (layers, pages + 1, heads, width, page_size)
         if device.type == "cuda":
-            self.keys = torch.empty(by_position, dtype=dtype, device=device).permute(0, 1, 3, 4, 2)
+            self.keys = torch.empty((*places, width), dtype=dtype, device=device).permute(
+                0, 1, 3, 4, 2
+            )
         else:
             self.keys = torch.empty(by_dimension, dtype=dtype, device=device)
-        self.values = torch.empty(by_position, dtype=dtype, device=device)
+        self.values = torch.empty((*places, config.value_dim), dtype=dtype, device=device)
 
     @staticmethod
     def pages_within(
         memory: int, config: ModelConfig, *, page_size: int, dtype: torch.dtype
     ) -> int:
         """How many pages fit into this many bytes. Raises ModelUnavailable when none does."""
-        position = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+        position = config.position_size * dtype.itemsize
         pages = memory // (position * page_size)
         if pages < 1:
             raise ModelUnavailable(
@@ -77,7 +79,7 @@ class KVCache:
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> None:
-        """Store rows of keys and values ([rows, kv_heads, head_dim]).
+        """Store rows of keys and values ([rows, kv_heads, head_dim] and [..., value_dim]).
 
         Args:
             layer: of the decoder.
@@ -90,7 +92,7 @@ class KVCache:
         """Copy one sequence's pages (int64 [count]), as they lie in order.
 
         Returns:
-            Keys and values, each [kv_heads, count * page_size, head_dim].
+            Keys and values, [kv_heads, count * page_size, head_dim] and [..., value_dim].
         """
         keys = self.keys[layer].index_select(0, pages).permute(1, 0, 3, 2).flatten(1, 2)
         values = self.values[layer].index_select(0, pages).permute(2, 0, 1, 3).flatten(1, 2)

@@ -82,18 +82,24 @@ class Ledger:
         """Pages that no sequence would hold if these were closed."""
         return self._pool.free_without(sequences)
 
-    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+    def open(
+        self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "", adapter: str = ""
+    ) -> None:
         """Begin an empty sequence.
 
         Args:
             sequence: any id that is not in use.
             sampling: how it draws.
-            cache_salt: it shares pages only with sequences of the same salt.
+            cache_salt: it shares pages only with sequences of the same salt and adapter.
+            adapter: the name of the one it is evaluated with; empty for none.
 
         Raises:
             EngineMisuse: the id is in use.
             TokenOutOfVocabulary: a logit bias names a token that the model does not have.
+            InternalError: there is no such adapter.
         """
+        if adapter and adapter not in self.info.adapters:
+            raise InternalError(f"the engine has no adapter {adapter!r}")
         for token in sampling.logit_bias:
             if not 0 <= token < self.info.vocab_size:
                 raise TokenOutOfVocabulary(
@@ -102,7 +108,9 @@ class Ledger:
                     param="logit_bias",
                 )
         self._pool.open(sequence)
-        self._sequences[sequence] = Account(sampling, PrefixCache.root(cache_salt))
+        self._sequences[sequence] = Account(
+            sampling, PrefixCache.root(cache_salt, adapter), adapter
+        )
         self._opened[sequence] = None
 
     def reuse(self, sequence: int, tokens: Sequence[int]) -> int:
@@ -271,7 +279,9 @@ class Ledger:
 
     def _opening(self, sequence: int) -> Opening:
         account, pages = self._sequences[sequence], tuple(self._pool.table(sequence))
-        return Opening(sequence, account.sampling, account.tokens[:], pages, account.pending)
+        return Opening(
+            sequence, account.sampling, account.tokens[:], pages, account.pending, account.adapter
+        )
 
     def _share_full_pages(self, sequence: int, account: Account) -> None:
         """Let others find the pages that have become full."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional
 
+from ds4trio.engine.activation import Activation, gated
 from ds4trio.engine.blocks import BlockGated, BlockLinear
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.paged import has_kernels
@@ -31,6 +32,7 @@ __all__ = [
     "is_native",
     "make_gated",
     "make_linear",
+    "side_by_side",
 ]
 
 
@@ -49,9 +51,17 @@ class Linear(Protocol):
 
 
 class Gated(Protocol):
-    """SwiGLU's two products (arXiv:2002.05202): ``silu(norm(x) G^T) * (norm(x) U^T)``."""
+    """An MLP's first two products (arXiv:2002.05202): ``f(norm(x) G^T) * (norm(x) U^T)``."""
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor: ...
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """Both products, not combined yet, in the order of ``side_by_side``."""
+        ...
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        """What ``apart`` gave, combined: the same bits as those of a call."""
+        ...
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
@@ -125,6 +135,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 def make_gated(
     weights: Callable[[], tuple[Pair, Pair | None]],
     width: int,
+    activation: Activation,
     *,
     dtype: str,
     device: torch.device,
@@ -132,7 +143,7 @@ def make_gated(
     name: str = "",
     kept: PackedFile | None = None,
 ) -> Gated:
-    """The same for SwiGLU: weights gives gate and up, each [width, in], and both biases or None."""
+    """The same for gates and ups: weights gives both, [width, in] each, and both biases or None."""
     if is_native(dtype, device):
         from ds4trio.engine.native.linear import NativeGated, interleaved
         from ds4trio.engine.native.packed import pack_weight
@@ -143,13 +154,26 @@ def make_gated(
             return pack_weight(interleaved(*both), bias, rounded=dtype in ROUNDED)
 
         packed = pack() if kept is None else kept.get(name, pack)
-        return NativeGated(packed, width, fine=dtype == "w8a16")
+        return NativeGated(packed, width, activation, fine=dtype == "w8a16")
     both, biases = weights()
     bias = None if biases is None else torch.cat(biases)
     placed = _on(device, dtype, torch.cat(both), bias)
     if not batch_invariant:
-        return _PlainGated(*placed)
-    return TiledGated(*placed) if has_kernels(device) else BlockGated(*placed)
+        return _PlainGated(*placed, activation)
+    if has_kernels(device):
+        return TiledGated(*placed, activation)
+    return BlockGated(*placed, activation)
+
+
+def side_by_side(
+    gate: torch.Tensor, up: torch.Tensor, *, dtype: str, device: torch.device
+) -> torch.Tensor:
+    """Rows for gates and for ups ([width, ...] each) as ``Gated.apart`` has its columns."""
+    if is_native(dtype, device):
+        from ds4trio.engine.native.linear import interleaved
+
+        return interleaved(gate, up)
+    return torch.cat((gate, up))
 
 
 def _on(
@@ -181,9 +205,17 @@ class _Plain:
 
 
 class _PlainGated:
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, activation: Activation
+    ) -> None:
         self._product = _Plain(weight, bias)
+        self._activation = activation
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        gate, up = self._product(rows, norm).chunk(2, -1)
-        return functional.silu(gate).mul_(up)
+        return self.combined(self._product(rows, norm))
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        return gated(self._activation, *both.chunk(2, -1))

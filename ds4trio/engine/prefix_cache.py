@@ -32,11 +32,12 @@ class PrefixCache:
         return len(self._pages)
 
     @staticmethod
-    def root(salt: str) -> bytes:
-        """The digest before the first token: sequences of different salts never meet."""
-        return hashlib.blake2b(
-            salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES
-        ).digest()
+    def root(salt: str, adapter: str = "") -> bytes:
+        """The digest before the first token: sequences of different salts never meet, nor do those
+        that are evaluated with different adapters."""
+        parts = [part.encode("utf-8", "surrogatepass") for part in (salt, adapter)]
+        named = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        return hashlib.blake2b(named, digest_size=DIGEST_BYTES).digest()
 
     @staticmethod
     def extend(before: bytes, tokens: Sequence[int]) -> bytes:

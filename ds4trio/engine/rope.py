@@ -10,8 +10,7 @@ import math
 
 import torch
 
-from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import ModelConfig, RopeScaling
+from ds4trio.models.config import Rope, RopeScaling
 
 __all__ = ["Rotary", "interleaved_rows", "inverse_frequencies", "rotations"]
 
@@ -19,12 +18,12 @@ __all__ = ["Rotary", "interleaved_rows", "inverse_frequencies", "rotations"]
 class Rotary:
     """The rotations of every position up to a context length.
 
-    Pairs of dimensions that turn together lie next to each other (as complex numbers do). Weights
-    in Hugging Face order, where the partner of dimension i is i + head_dim / 2, are brought into
-    this order once, by ``interleaved_rows``.
+    Pairs of dimensions that turn together lie next to each other (as complex numbers do), before
+    those that are not turned. Weights in Hugging Face order, where the partner of dimension i is
+    i + dims / 2, are brought into this order once, by ``interleaved_rows``.
 
     Args:
-        config: of the model.
+        rope: one of the model's.
         context_length: positions ``0 .. context_length - 1`` can be turned.
         device: where the table lives.
         complex_numbers: turn by products of complex numbers; None where the device has them.
@@ -32,13 +31,14 @@ class Rotary:
 
     def __init__(
         self,
-        config: ModelConfig,
+        rope: Rope,
         context_length: int,
         device: torch.device,
         *,
         complex_numbers: bool | None = None,
     ) -> None:
-        self._table = rotations(config, context_length).to(device)
+        self._dims = rope.dims
+        self._table = rotations(rope, context_length).to(device)
         able = device.type in ("cpu", "cuda")
         self._complex = able if complex_numbers is None else complex_numbers
 
@@ -48,6 +48,12 @@ class Rotary:
 
     def turn(self, heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         """Turn [rows, heads, head_dim] by ``at``'s rotations of the rows; the dtype is kept."""
+        if self._dims < heads.shape[-1]:
+            plain = heads[..., self._dims :]
+            return torch.cat((self._turn(heads[..., : self._dims], turns), plain), -1)
+        return self._turn(heads, turns)
+
+    def _turn(self, heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         pairs = heads.reshape(*heads.shape[:-1], -1, 2).float()
         if self._complex:
             product = torch.view_as_complex(pairs) * torch.view_as_complex(turns)
@@ -57,40 +63,63 @@ class Rotary:
         return turned.flatten(-2).to(heads.dtype)
 
 
-def rotations(config: ModelConfig, context_length: int) -> torch.Tensor:
-    """Cosines and sines by position and pair, float32 [context_length, head_dim / 2, 2]."""
-    frequencies, scale = inverse_frequencies(config)
+def rotations(rope: Rope, context_length: int) -> torch.Tensor:
+    """Cosines and sines by position and pair, float32 [context_length, dims / 2, 2]."""
+    frequencies, scale = inverse_frequencies(rope, context_length)
     angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
     return torch.stack((angles.cos(), angles.sin()), -1).mul_(scale)
 
 
-def interleaved_rows(projection: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder the rows of a q or k projection ([heads * head_dim, ...]) so that pairs adjoin."""
-    halves = projection.view(-1, 2, head_dim // 2, *projection.shape[1:])
-    return halves.transpose(1, 2).reshape(projection.shape)
+def interleaved_rows(projection: torch.Tensor, head_dim: int, dims: int) -> torch.Tensor:
+    """Reorder the rows of a q or k projection ([heads * head_dim, ...]) so that pairs adjoin, among
+    the first ``dims`` of each head."""
+    heads = projection.reshape(-1, head_dim, *projection.shape[1:])
+    halves = heads[:, :dims].reshape(len(heads), 2, dims // 2, *projection.shape[1:])
+    turned = halves.transpose(1, 2).reshape(len(heads), dims, *projection.shape[1:])
+    return torch.cat((turned, heads[:, dims:]), 1).reshape(projection.shape)
 
 
-def inverse_frequencies(config: ModelConfig) -> tuple[torch.Tensor, float]:
-    """The angle per position of each pair of dimensions, float32 [head_dim / 2], and the factor
-    by which cosines and sines are multiplied.
+def inverse_frequencies(rope: Rope, context_length: int) -> tuple[torch.Tensor, float]:
+    """The angle per position of each pair of dimensions, float32 [dims / 2], and the factor by
+    which cosines and sines are multiplied.
 
-    Raises ModelUnavailable for a kind of scaling that is not known here.
+    ``dynamic`` and ``longrope`` depend on how long a sequence may become (``context_length``), not
+    on how long one is: keys that are cached were turned once, and neighbours in a batch must not
+    matter.
     """
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32)
-    plain = 1.0 / (config.rope_theta ** (steps / config.head_dim))
-    if config.rope_factors is not None:
-        return plain / torch.tensor(config.rope_factors, dtype=torch.float32), 1.0
-    scaling = config.rope_scaling
+    plain = _plain(rope.theta, rope.dims)
+    if rope.factors is not None:
+        return plain / torch.tensor(rope.factors, dtype=torch.float32), 1.0
+    scaling = rope.scaling
     if scaling is None:
         return plain, 1.0
-    kind: str = scaling.kind
-    if kind == "linear":
-        return plain / scaling.factor, 1.0
-    if kind == "llama3":
-        return _by_wavelength(plain, scaling), 1.0
-    if kind == "yarn":
-        return _by_turns(plain, config.rope_theta, config.head_dim, scaling), _temperature(scaling)
-    raise ModelUnavailable(f"the model's rotary scaling {kind!r} is not supported")
+    match scaling.kind:
+        case "linear":
+            return plain / scaling.factor, 1.0
+        case "dynamic":
+            return _plain(
+                _grown_base(rope.theta, rope.dims, scaling, context_length), rope.dims
+            ), 1.0
+        case "llama3":
+            return _by_wavelength(plain, scaling), 1.0
+        case "yarn":
+            return _by_turns(plain, rope.theta, rope.dims, scaling), _temperature(scaling)
+        case "longrope":
+            long = context_length > scaling.original_context_length
+            divisors = scaling.long_factors if long else scaling.short_factors
+            return plain / torch.tensor(divisors, dtype=torch.float32), _long_temperature(scaling)
+
+
+def _plain(theta: float, dims: int) -> torch.Tensor:
+    steps = torch.arange(0, dims, 2, dtype=torch.float32)
+    return 1.0 / (theta ** (steps / dims))
+
+
+def _grown_base(theta: float, dims: int, scaling: RopeScaling, context_length: int) -> float:
+    """NTK-aware scaling: the base at which the longest wave is stretched just enough."""
+    original = scaling.original_context_length
+    stretch = scaling.factor * max(context_length, original) / original - (scaling.factor - 1)
+    return theta * stretch ** (dims / (dims - 2)) if dims > 2 else theta
 
 
 def _by_wavelength(plain: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
@@ -120,6 +149,15 @@ def _by_turns(
     order = torch.arange(head_dim // 2, dtype=torch.float32)
     stretched = ((order - low) / (high - low)).clamp(0.0, 1.0)
     return plain * (1.0 - stretched) + plain / scaling.factor * stretched
+
+
+def _long_temperature(scaling: RopeScaling) -> float:
+    """LongRoPE's multiplier of cosines and sines (arXiv:2402.13753)."""
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.factor <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(scaling.factor) / math.log(scaling.original_context_length))
 
 
 def _temperature(scaling: RopeScaling) -> float:

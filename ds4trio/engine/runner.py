@@ -12,17 +12,19 @@ from pathlib import Path
 
 import torch
 
+from ds4trio.engine.adapters import ActiveAdapters
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.kv_cache import KVCache, spare_memory
-from ds4trio.engine.linear import ROUNDED, is_native
+from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
 from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
+from ds4trio.models.lora import Adapter
 
 __all__ = ["Runner", "find_device"]
 
@@ -38,6 +40,7 @@ class _Sequence:
         pages: where those are.
         pending: the token drawn last, not yet evaluated; None where there is none.
         bias: of how it draws.
+        adapter: the name of the one it has; empty for none.
         lookup: finds guesses; made when the first ones are asked for.
     """
 
@@ -46,6 +49,7 @@ class _Sequence:
     pages: list[int]
     pending: int | None
     bias: Bias | None
+    adapter: str
     lookup: Lookup | None = None
 
     def guesses(self, last: int, most: int) -> list[int]:
@@ -116,6 +120,7 @@ class Runner:
         threads: CPU threads of an operation, for the whole process; None leaves torch's choice.
         keep_in: folder for the packed form of exactly these weights; None keeps it nowhere.
         graphs: record decode steps and replay them, where attention has kernels for CUDA.
+        adapters: that sequences may have.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
@@ -137,6 +142,7 @@ class Runner:
         threads: int | None = None,
         keep_in: Path | None = None,
         graphs: bool = True,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -144,6 +150,9 @@ class Runner:
         kind = _dtype(dtype, place)
         context = min(context_length or config.context_length, config.context_length)
         numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
+        if config.compressed is not None:
+            numbers = activation_dtype(kind)
+        self._adapters = ActiveAdapters()
         with torch.inference_mode():
             # Other forms are made as fast as they are read.
             packed = keep_in / "rounded.packed" if keep_in and kind in ROUNDED else None
@@ -154,6 +163,8 @@ class Runner:
                 device=place,
                 batch_invariant=batch_invariant,
                 keep_in=packed,
+                adapters=adapters,
+                active=self._adapters,
             )
             if pages is None:
                 memory = spare_memory(place) if kv_memory is None else kv_memory
@@ -168,7 +179,8 @@ class Runner:
                 batch_invariant=batch_invariant,
             )
             self._recorded: RecordedSteps | None = None
-            if graphs and isinstance(self._attention, PagedAttention) and self._attention.paged:
+            recordable = graphs and config.experts is None  # experts are chosen on the host
+            if recordable and isinstance(self._attention, PagedAttention) and self._attention.paged:
                 self._recorded = RecordedSteps(
                     self.decoder,
                     self._attention,
@@ -188,6 +200,7 @@ class Runner:
             total_pages=pages,
             device=str(place),
             dtype=kind,
+            adapters=tuple(adapter.name for adapter in adapters),
         )
         if batch_invariant:
             _log.info("--batch-invariant: %s", cost_of_invariance(kind, place))
@@ -214,7 +227,12 @@ class Runner:
             del self._sequences[sequence]
         for new in command.opens:
             self._sequences[new.sequence] = _Sequence(
-                new.sampling, new.tokens[:], list(new.pages), new.pending, Bias.of(new.sampling)
+                new.sampling,
+                new.tokens[:],
+                list(new.pages),
+                new.pending,
+                Bias.of(new.sampling),
+                new.adapter,
             )
         batch = [self._work(row) for row in command.rows]
         sampled = self._evaluate(batch) if batch else []
@@ -259,6 +277,7 @@ class Runner:
         for i in order:
             rows.extend(batch[i].tokens)
             wanted.extend(range(len(rows) - len(draws[i]), len(rows)))
+        self._adapters.groups = self._adapted([batch[i] for i in order])
         logits = self._logits(rows, [spans[i] for i in order], wanted)
         sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
         if wanted:
@@ -267,6 +286,20 @@ class Runner:
             for i in order:
                 sampled[i] = batch[i].held(list(itertools.islice(drawn, len(draws[i]))))
         return sampled
+
+    def _adapted(self, batch: Sequence[_Work]) -> list[tuple[str, torch.Tensor]]:
+        """The rows of each adapter in a step of these."""
+        rows: dict[str, list[int]] = {}
+        row = 0
+        for work in batch:
+            if work.sequence.adapter:
+                own = rows.setdefault(work.sequence.adapter, [])
+                own.extend(range(row, row + len(work.tokens)))
+            row += len(work.tokens)
+        return [
+            (name, torch.tensor(own, dtype=torch.int64).to(self._device))
+            for name, own in rows.items()
+        ]
 
     def _logits(
         self, tokens: Sequence[int], spans: Sequence[Span], wanted: Sequence[int]
@@ -278,8 +311,9 @@ class Runner:
         chosen = None
         if len(wanted) < len(tokens):
             chosen = torch.tensor(wanted, dtype=torch.int64).to(self._device)
-        if self._recorded is not None and self._recorded.suits(spans):
-            logits = self._recorded(tokens, spans)
+        recorded = None if self._adapters.groups else self._recorded
+        if recorded is not None and recorded.suits(spans):
+            logits = recorded(tokens, spans)
             return logits if chosen is None else logits.index_select(0, chosen)
         rows = torch.tensor(tokens, dtype=torch.int64).to(self._device)
         return self.decoder(rows, self._attention.plan(spans), self._attention, chosen)

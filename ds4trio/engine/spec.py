@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds4trio.errors import ModelUnavailable
@@ -30,6 +31,7 @@ class RunnerSpec:
     pages: int | None = None
     threads: int | None = None
     log_level: str = "info"
+    adapters: tuple[tuple[str, Path], ...] = ()
 
     @classmethod
     def of(cls, settings: Settings, source: ModelSource) -> RunnerSpec:
@@ -44,6 +46,7 @@ class RunnerSpec:
             page_size=settings.page_size,
             threads=settings.threads or None,
             log_level=settings.log_level,
+            adapters=settings.adapters,
         )
 
     def load(self) -> Runner:
@@ -54,6 +57,7 @@ class RunnerSpec:
         """
         model = load_model(self.source)  # what is wrong with files is said soon
         from ds4trio.engine.runner import Runner
+        from ds4trio.models.lora import open_adapter
 
         try:
             return Runner(
@@ -68,6 +72,7 @@ class RunnerSpec:
                 pages=self.pages,
                 threads=self.threads,
                 keep_in=model.folder,
+                adapters=[open_adapter(name, path, model.config) for name, path in self.adapters],
             )
         except MemoryError as error:
             raise ModelUnavailable(

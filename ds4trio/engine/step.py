@@ -147,6 +147,7 @@ class Opening:
         tokens: ids of the positions that are in the cache already.
         pages: where their keys and values are.
         pending: a token that was drawn after them and waits to be evaluated.
+        adapter: the name of the adapter that it is evaluated with; empty for none.
     """
 
     sequence: int
@@ -154,6 +155,7 @@ class Opening:
     tokens: array[int]
     pages: tuple[int, ...]
     pending: int | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ class EngineInfo:
         page_size: positions in one page of the KV cache.
         total_pages: pages in the pool.
         device, dtype: for people.
+        adapters: names of those that sequences may have.
     """
 
     vocab_size: int
@@ -238,6 +241,7 @@ class EngineInfo:
     total_pages: int
     device: str
     dtype: str
+    adapters: tuple[str, ...] = ()
 
     def pages_for(self, positions: int) -> int:
         """Pages that hold this many positions."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import torch
-from torch.nn import functional
 
+from ds4trio.engine.activation import Activation, gated
 from ds4trio.engine.norm import RMSNorm
 
 __all__ = ["Tile", "TiledGated", "TiledLinear", "multiply", "normalise", "product_tile"]
@@ -131,11 +131,20 @@ class TiledGated:
     Args:
         weight: [2 * width, in], gates first.
         bias: [2 * width] or None.
+        activation: of the gates.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, activation: Activation = "silu"
+    ) -> None:
+        self._activation = activation
         self._product = TiledLinear(weight, bias)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        gate, up = self._product(rows, norm).chunk(2, -1)
-        return functional.silu(gate).mul_(up)
+        return self.combined(self._product(rows, norm))
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._product(rows, norm)
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        return gated(self._activation, *both.chunk(2, -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import sys
 import tempfile
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from ds4trio.errors import ModelUnavailable
 
-__all__ = ["cache_folder", "publish_file", "require_room"]
+__all__ = ["cache_folder", "conversions_of", "publish_file", "require_room", "size_on_disk"]
 
 
 def cache_folder() -> Path:
@@ -28,6 +30,23 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "ds4trio"
+
+
+def conversions_of(path: Path) -> list[Path]:
+    """The folders of what was made of a model's file at this path, in any state of it."""
+    with contextlib.suppress(OSError):
+        path = path.resolve(strict=True)
+    place = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return sorted((cache_folder() / "converted").glob(f"{place}-*"))
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; 0 for what is not there."""
+    if path.is_dir() and not path.is_symlink():
+        return sum(map(size_on_disk, path.iterdir()))
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
 
 
 def require_room(target: Path) -> None:

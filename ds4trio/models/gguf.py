@@ -49,6 +49,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         kind: ggml's name of its element type, such as ``Q4_1``.
         shape: outermost dimension first, as torch has it (the file has the innermost first).
         offset, size: in bytes, from the beginning of the file.
+        part: which file, where a model is split over several (see ``gguf_parts``).
     """
 
     name: str
@@ -56,6 +57,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     offset: int
     size: int
+    part: int = 0
 
     @property
     def elements(self) -> int:
@@ -73,8 +75,8 @@ def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file.
 
     Raises:
-        ModelUnavailable: not a GGUF file, a version or type that is not known, one part of a split
-            model, or a file shorter than its header says.
+        ModelUnavailable: not a GGUF file, a version or type that is not known, or a file shorter
+            than its header says.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -108,8 +110,6 @@ class _Parser:
             if key in metadata:
                 self._refuse(f"it has the key {key!r} twice")
             metadata[key] = self._value(self._scalar(U32), 0)
-        if (parts := metadata.get("split.count", 1)) != 1:
-            self._refuse(f"it is one of {parts} parts; join them with llama-gguf-split --merge")
         return GgufHeader(metadata, self._tensors(tensor_count, metadata))
 
     def _tensors(self, count: int, metadata: dict[str, Any]) -> dict[str, TensorInfo]:

@@ -22,9 +22,9 @@ class LoadedModel:
     Attributes:
         name: what clients call it.
         config: its shape.
-        weights: by Hugging Face name. Lazy: each access reads and dequantises one tensor and gives
-            a fresh CPU tensor, float32 from GGUF, the file's own dtype from safetensors. Query and
-            key rows are in the order that rotates halves.
+        weights: by the names of ``tensors``. Lazy: each access reads and dequantises one tensor and
+            gives a CPU tensor, float32 where the file is GGUF or quantised, else the dtype that a
+            safetensors file has. Query and key rows are in the order that rotates halves.
         tokenizer_path: a ``tokenizer.json``.
         chat_template: Jinja source, None where the file has none.
         bos_token, eos_token: their text, None where there is none.

@@ -2,7 +2,8 @@
 
 Parsing the header and building the tokenizer of a file takes most of a second; reading back what
 came of it takes milliseconds. The converted part (config, tensor index, tokenizer) is kept under a
-name made from the file's path, size and modification time, so a changed file is converted anew.
+name made from the file's path, size and modification time, so a changed file is converted anew. Of
+a model that is split over several files, the sizes and times of all count.
 """
 
 from __future__ import annotations
@@ -10,27 +11,31 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder, publish_file
-from ds4trio.models.config import ModelConfig, config_from_gguf
+from ds4trio.models.config import (
+    ROPE_DIVISORS,
+    GgufFile,
+    ModelConfig,
+    config_from_gguf,
+    find_gguf_tensors,
+    gguf_sources,
+)
 from ds4trio.models.dequantize import dequantize
-from ds4trio.models.gguf import GgufHeader, TensorInfo, read_header
+from ds4trio.models.gguf import GgufHeader, TensorInfo
+from ds4trio.models.gguf_parts import part_paths, read_parts
+from ds4trio.models.gguf_weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
-from ds4trio.models.tensors import ROPE_FREQS, check_tensors, hf_name
+from ds4trio.models.sources import SourcedWeights
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["GgufWeights", "open_gguf"]
+__all__ = ["open_gguf"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +44,7 @@ TOKENIZER = "tokenizer.json"
 DIGEST_BYTES = 32
 """The index begins with a SHA-256 of what follows."""
 
-FORMAT = 2
+FORMAT = 4
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 
@@ -56,51 +61,28 @@ class Prepared(msgspec.Struct, frozen=True):
     tokenizer_digest: bytes
 
 
-class GgufWeights(Mapping[str, "torch.Tensor"]):
-    """The tensors of a GGUF file by Hugging Face name, float32, each decoded when asked for."""
-
-    def __init__(self, path: Path, config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> None:
-        self._tensors = tensors
-        # Query and key rows of a llama GGUF are interleaved, for rotations of neighbours.
-        self._interleaved = {"q_proj": config.heads, "k_proj": config.kv_heads}
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        import torch  # a process that reads no weights need not have it
-
-        info = self._tensors[name]
-        raw = np.asarray(self._bytes[info.offset : info.offset + info.size])
-        if heads := self._interleaved.get(name.split(".")[-2]):
-            raw = _to_halves(raw, heads, info.shape[0])
-        return torch.from_numpy(dequantize(raw, info.kind)).view(info.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
 def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> LoadedModel:
     """Open a GGUF file, converting it first if the cache folder has no conversion of it.
 
     Args:
         name: what clients will call the model.
-        path: the file. Nothing is written next to it.
+        path: the file, or any part of a model that is split (see ``gguf_parts``). Nothing is
+            written next to it.
         progress: told of the conversion.
 
     Raises:
-        ModelUnavailable: the file is damaged or of a kind that is not known, or the cache folder
-            cannot be written.
+        ModelUnavailable: a file is damaged, missing or of a kind that is not known, or the cache
+            folder cannot be written.
     """
-    folder = _folder_for(path)
+    paths = part_paths(path)
+    folder = _folder_for(paths)
     prepared = _read(folder)
     if prepared is None:
-        prepared = _convert(path, folder, progress or silent)
+        prepared = _convert(paths, folder, progress or silent)
     return LoadedModel(
         name=name,
         config=prepared.config,
-        weights=GgufWeights(path, prepared.config, prepared.tensors),
+        weights=SourcedWeights(GgufWeights(paths, prepared.tensors), gguf_sources(prepared.config)),
         tokenizer_path=folder / TOKENIZER,
         chat_template=prepared.chat_template,
         bos_token=prepared.bos_token,
@@ -110,15 +92,23 @@ def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> Loa
     )
 
 
-def _folder_for(path: Path) -> Path:
-    try:
-        path = path.resolve(strict=True)
-        stat = path.stat()
-    except OSError as error:
-        raise ModelUnavailable(f"{path} cannot be read: {error.strerror}.") from error
-    place = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    stamp = hashlib.sha256(f"{FORMAT} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+def _folder_for(paths: Sequence[Path]) -> Path:
+    places: list[Path] = []
+    stamps: list[str] = []
+    for path in paths:
+        try:
+            places.append(path.resolve(strict=True))
+            stat = path.stat()
+        except OSError as error:
+            raise ModelUnavailable(f"{path} cannot be read: {error.strerror}.") from error
+        stamps.append(f"{stat.st_size} {stat.st_mtime_ns}")
+    place = _digest(str(places[0]))
+    stamp = _digest(" ".join((str(FORMAT), *stamps)))
     return cache_folder() / "converted" / f"{place}-{stamp}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _read(folder: Path) -> Prepared | None:
@@ -126,9 +116,9 @@ def _read(folder: Path) -> Prepared | None:
     try:
         kept = (folder / INDEX).read_bytes()
         digest, index = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
-        whole = digest == _digest(index)
+        whole = digest == _checksum(index)
         prepared = msgspec.msgpack.decode(index, type=Prepared) if whole else None
-        tokenizer = _digest((folder / TOKENIZER).read_bytes())
+        tokenizer = _checksum((folder / TOKENIZER).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError, ModelUnavailable) as error:
@@ -140,19 +130,19 @@ def _read(folder: Path) -> Prepared | None:
     return prepared
 
 
-def _digest(content: bytes) -> bytes:
+def _checksum(content: bytes) -> bytes:
     """A changed number in the index would be served as another model, and without a word."""
     return hashlib.sha256(content).digest()
 
 
-def _convert(path: Path, folder: Path, progress: Progress) -> Prepared:
+def _convert(paths: Sequence[Path], folder: Path, progress: Progress) -> Prepared:
     # Only a conversion pays for importing the tokenizer builder.
     from ds4trio.models.gguf_tokenizer import adds_bos, build_tokenizer
 
-    step = f"converting {path.name}"
+    step = f"converting {paths[0].name}"
     progress(step, 0, 3)
-    header = read_header(path)
-    config, tensors = _model_of(path, header)
+    header = read_parts(paths)
+    config, tensors = _model_of(paths, header)
     progress(step, 1, 3)
     metadata = header.metadata
     tokenizer = build_tokenizer(metadata)
@@ -169,10 +159,10 @@ def _convert(path: Path, folder: Path, progress: Progress) -> Prepared:
         bos_token=_token(metadata, "bos"),
         eos_token=_token(metadata, "eos"),
         add_bos=adds_bos(metadata),
-        tokenizer_digest=_digest(saved),
+        tokenizer_digest=_checksum(saved),
     )
     index = msgspec.msgpack.encode(prepared)
-    publish_file(folder / INDEX, lambda part: _write(part, _digest(index) + index))
+    publish_file(folder / INDEX, lambda part: _write(part, _checksum(index) + index))
     _forget_older(folder)
     progress(step, 3, 3)
     return prepared
@@ -182,23 +172,23 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _model_of(path: Path, header: GgufHeader) -> tuple[ModelConfig, dict[str, TensorInfo]]:
+def _model_of(
+    paths: Sequence[Path], header: GgufHeader
+) -> tuple[ModelConfig, dict[str, TensorInfo]]:
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
-        raise ModelUnavailable(f"{path} cannot be used: it has no tensor 'token_embd.weight'.")
-    factors: list[float] | None = None
-    if divisors := tensors.get(ROPE_FREQS):
-        raw = np.fromfile(path, np.uint8, count=divisors.size, offset=divisors.offset)
-        factors = dequantize(raw, divisors.kind).tolist()
-    config = config_from_gguf(
-        header.metadata,
-        tensors,
-        vocab_size=tensors["token_embd.weight"].shape[0],
-        rope_factors=factors,
-    )
-    named = {renamed: info for name, info in tensors.items() if (renamed := hf_name(name))}
-    wanted = check_tensors(config, {name: info.shape for name, info in named.items()})
-    return config, {name: named[name] for name in wanted}
+        raise ModelUnavailable(f"{paths[0]} cannot be used: it has no tensor 'token_embd.weight'.")
+    shapes = {name: info.shape for name, info in tensors.items()}
+    divisors = {name: _numbers(paths, tensors[name]) for name in ROPE_DIVISORS if name in tensors}
+    config = config_from_gguf(GgufFile(header.metadata, shapes, divisors))
+    used = {source.name for source in find_gguf_tensors(config, shapes).values()}
+    return config, {name: info for name, info in tensors.items() if name in used}
+
+
+def _numbers(paths: Sequence[Path], info: TensorInfo) -> list[float]:
+    raw = np.fromfile(paths[info.part], np.uint8, count=info.size, offset=info.offset)
+    numbers: list[float] = dequantize(raw, info.kind).tolist()
+    return numbers
 
 
 def _token(metadata: Mapping[str, object], role: str) -> str | None:
@@ -215,13 +205,3 @@ def _forget_older(folder: Path) -> None:
     for other in folder.parent.glob(f"{place}-*"):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _to_halves(raw: NDArray[np.uint8], heads: int, rows: int) -> NDArray[np.uint8]:
-    """Put the rows of each head from (pair, member) order into (member, pair) order.
-
-    llama.cpp stores them so that a rotation turns neighbouring rows; transformers turns row i with
-    row i + head_dim / 2. Whole rows move, so this works on the undecoded bytes.
-    """
-    by_pair = raw.reshape(heads, rows // heads // 2, 2, -1)
-    return by_pair.swapaxes(1, 2).reshape(-1)

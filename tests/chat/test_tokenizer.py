@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Native
 
+from ds4trio.chat.template import Segment, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ModelUnavailable
 from tests.tiny import CONTROL_TOKENS, make_tiny_tokenizer
@@ -78,6 +80,10 @@ def test_threads_at_once_get_what_one_gets() -> None:
 
 def sentence_piece() -> Tokenizer:
     """A small tokenizer of the kind that Llama 2 and Mistral have."""
+    return Tokenizer(sentence_piece_native().to_str())
+
+
+def sentence_piece_native() -> Native:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["\u2581", "h", "i", "hi", "\u2581hi"]
     native = Native(
@@ -94,7 +100,7 @@ def sentence_piece() -> Tokenizer:
     )
     native.add_special_tokens([AddedToken(token, special=True) for token in tokens[:3]])
     native.add_tokens([AddedToken("[TOOL \u2581]", special=False, normalized=False)])
-    return Tokenizer(native.to_str())
+    return native
 
 
 def test_sentencepiece_like_tokens() -> None:
@@ -102,6 +108,75 @@ def test_sentencepiece_like_tokens() -> None:
     ids = tokenizer.encode(" hi hi é🎉</s>[TOOL \u2581]", special=False)
     assert joined(tokenizer, ids).decode() == " hi hi é🎉</s>[TOOL \u2581]"
     assert tokenizer.token_bytes(3 + 0xE9) == b"\xe9"
+
+
+def metaspace(prepend_scheme: str, **added: bool) -> Tokenizer:
+    """A tokenizer that puts a space before text, by its pre-tokenizer."""
+    native = sentence_piece_native()
+    native.normalizer = normalizers.Sequence([])
+    native.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme, split=False)
+    for token, rstrip in added.items():
+        native.add_special_tokens([AddedToken(f"<|{token}|>", rstrip=rstrip, normalized=False)])
+    return Tokenizer(native.to_str())
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_the_space_before_a_text_comes_where_a_prompt_begins(special: bool) -> None:
+    once, always = metaspace("first"), metaspace("always")
+    for tokenizer, between in ((once, b"hi"), (always, b" hi")):
+        for text in ("hi", "hi</s>"):
+            first = tokenizer.encode(text, special=special)
+            later = tokenizer.encode(text, special=special, begins=False)
+            assert joined(tokenizer, first).startswith(b" hi")
+            assert joined(tokenizer, later).startswith(between)
+
+
+@given(st.lists(st.sampled_from(["hi", " ", "\n", "<|user|>", "</s>", "h"]), max_size=6))
+@pytest.mark.parametrize("scheme", ["first", "never"])
+def test_a_prompt_in_pieces_is_the_prompt_in_one(scheme: str, words: list[str]) -> None:
+    tokenizer = FIRST if scheme == "first" else NEVER
+    whole = "<s>" + "".join(words) + "</s>"
+    pieces = [Segment(text, special=bool(at % 2)) for at, text in enumerate(cut(whole))]
+    assert encode_prompt(tokenizer, pieces, bos_token=None, add_bos=False) == tokenizer.encode(
+        whole, special=True
+    )
+
+
+FIRST, NEVER = metaspace("first", user=True), metaspace("never", user=True)
+
+
+def cut(text: str) -> list[str]:
+    """Plain text and markers in turn."""
+    return re.split(r"(<s>|</s>|<\|user\|>)", text)
+
+
+@pytest.mark.parametrize(
+    "user", ["<\uff5cUser\uff5c>", "<|user|>", "<start_of_turn>", "[INST]", "[/INST]", "<turn|>"]
+)
+def test_markers_that_no_file_calls_special_are_markers_nevertheless(user: str) -> None:
+    think = "<think>"
+    native = make_tiny_tokenizer()
+    native.add_tokens([AddedToken(token, special=False) for token in (user, think)])
+    tokenizer = Tokenizer(native.to_str())
+    marker = tokenizer.token_id(user)
+    assert marker is not None
+    assert tokenizer.control_tokens == (*CONTROL_TOKENS, user)
+    text = f"a{user}b{think}"
+    ids = tokenizer.encode(text, special=False)
+    assert joined(tokenizer, ids).decode() == text
+    assert marker not in ids
+    assert tokenizer.token_id(think) in ids
+    assert marker in tokenizer.encode(text, special=True)
+    assert tokenizer.token_bytes(marker) == user.encode()  # the model's own, as in transformers
+
+
+def test_runs_of_spaces_are_spaces() -> None:
+    native = sentence_piece_native()
+    native.add_tokens([AddedToken("\u2581\u2581", special=False, normalized=False)])
+    tokenizer = Tokenizer(native.to_str())
+    index = tokenizer.token_id("\u2581\u2581")
+    assert index is not None
+    assert tokenizer.token_bytes(index) == b"  "
 
 
 def test_an_unknown_decoder_is_named(tmp_path: Path) -> None:
@@ -119,3 +194,12 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_text('{"version": "1.0"')
     with pytest.raises(ModelUnavailable, match=r"tokenizer\.json cannot be read"):
         Tokenizer.load(path)
+
+
+def test_what_makes_the_library_panic_is_named(tmp_path: Path) -> None:
+    content: dict[str, Any] = json.loads(make_tiny_tokenizer().to_str())
+    content["model"]["merges"].insert(0, ["b", "b"])  # there is no token "bb"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json cannot be read") as caught:
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    assert "\n" not in str(caught.value)

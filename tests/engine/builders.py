@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
@@ -15,10 +15,8 @@ from ds4trio.engine.engine import Engine
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.linear import activation_dtype
 from ds4trio.engine.native.paged import NativeAttention
-from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import Evaluated, SampledToken, SamplingParams, StepItem
-from ds4trio.models.config import ModelConfig
-from ds4trio.models.config_hf import config_from_hf
+from ds4trio.models.config import ModelConfig, config_from_hf
 from tests.tiny import tiny_config
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -29,7 +27,7 @@ CPU = torch.device("cpu")
 class Pair:
     """One set of weights, twice."""
 
-    reference: LlamaForCausalLM
+    reference: PreTrainedModel
     config: ModelConfig
     weights: Mapping[str, torch.Tensor]
 
@@ -62,7 +60,7 @@ def make_engine(pair: Pair, *, pages: int = 64, page_size: int = 16, **settings:
         CPU if settings["device"] in ("cpu", "auto") else torch.device("cuda"),
         batch_invariant=settings.get("batch_invariant", False),
     )
-    position = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+    position = config.position_size * dtype.itemsize
     return Engine(
         config,
         pair.weights,
@@ -109,14 +107,8 @@ class Bench:
             )
             if plain:
                 cache = KVCache(config, pages=pages, page_size=page_size, dtype=kind, device=device)
-                rotary = Rotary(
-                    config,
-                    config.context_length,
-                    device,
-                    complex_numbers=False if batch_invariant else None,
-                )
                 self.attention = PagedAttention(
-                    cache, rotary, config.heads, batch_invariant=batch_invariant
+                    config, cache, config.context_length, batch_invariant=batch_invariant
                 )
             self.decoder = Decoder(
                 config, pair.weights, dtype=dtype, device=device, batch_invariant=batch_invariant

@@ -15,10 +15,8 @@ from ds4trio.engine import runner as runner_module
 from ds4trio.engine.attention import ROW_BY_ROW, PagedAttention, Span
 from ds4trio.engine.graphs import RecordedSteps, Step, run_eagerly
 from ds4trio.engine.paged import SPLIT
-from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import SamplingParams, StepItem
 from tests.engine.builders import (
-    CPU,
     Bench,
     Pair,
     generate,
@@ -51,8 +49,9 @@ class Recording:
 def with_kernels(pair: Pair, bench: Bench) -> PagedAttention:
     """Attention by kernels over the pages of a bench whose own attention is plain."""
     assert isinstance(bench.attention, PagedAttention)
-    rotary = Rotary(pair.config, pair.config.context_length, CPU)
-    return PagedAttention(bench.attention.cache, rotary, pair.config.heads, paged=True)
+    return PagedAttention(
+        pair.config, bench.attention.cache, pair.config.context_length, paged=True
+    )
 
 
 class Decoding:

@@ -207,7 +207,7 @@ def test_the_norm_before_and_what_follows_are_part_of_a_product(count: int, widt
     norm = RMSNorm(random(60, seed=3), 1e-5)
     gate, up, down = random(width, 60), random(width, 60, seed=1), random(60, width, seed=2)
     biases = random(width, seed=4), random(width, seed=5)
-    gated = make_gated(lambda: ((gate, up), biases), width, dtype="float32", device=CPU)
+    gated = make_gated(lambda: ((gate, up), biases), width, "silu", dtype="float32", device=CPU)
     linear = make_linear(lambda: (down, None), dtype="float32", device=CPU)
     normed = norm(rows)
     inner = torch.nn.functional.silu(normed @ gate.T + biases[0]) * (normed @ up.T + biases[1])

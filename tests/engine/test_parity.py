@@ -146,7 +146,7 @@ def test_the_default_model_agrees_over_three_hundred_tokens(default_model: Loade
             max_position_embeddings=config.context_length,
             rms_norm_eps=config.norm_eps,
             tie_word_embeddings=config.tied_head,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            rope_parameters={"rope_type": "default", "rope_theta": config.ropes[0].theta},
         )
     )
     state = {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}

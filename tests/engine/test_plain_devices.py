@@ -89,6 +89,6 @@ def test_a_rotation_in_real_numbers_is_that_in_complex_ones() -> None:
     positions = torch.tensor([0, 1, 5, 40, 77, 100, 127])
     turned = []
     for complex_numbers in (True, False):
-        rotary = Rotary(config, 128, CPU, complex_numbers=complex_numbers)
+        rotary = Rotary(config.ropes[0], 128, CPU, complex_numbers=complex_numbers)
         turned.append(rotary.turn(heads, rotary.at(positions)))
     assert torch.allclose(turned[0], turned[1], atol=1e-6)

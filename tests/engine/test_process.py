@@ -150,7 +150,7 @@ def test_two_threads_are_answered_in_order(runner: ProcessRunner) -> None:
 
 def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path: Path) -> None:
     runner = ProcessRunner(spec_for(tmp_path))
-    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json") as caught:
+    with pytest.raises(ModelUnavailable, match=r"config\.json") as caught:
         _ = runner.info
     assert "\n" not in str(caught.value)
     runner.stop()

@@ -21,7 +21,6 @@ from ds4trio.engine.engine import Engine
 from ds4trio.engine.graphs import run_eagerly
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.norm import RMSNorm
-from ds4trio.engine.rope import Rotary
 from ds4trio.engine.step import SampledToken, SamplingParams, StepItem
 from ds4trio.engine.tiled import Tile, TiledGated, TiledLinear, multiply, normalise
 from tests.engine.builders import Pair, make_engine, make_pair, prompts, sampled
@@ -119,8 +118,7 @@ def test_attention_gives_a_row_the_same_bits_however_its_sequence_is_cut(
     generator = torch.Generator().manual_seed(0)
     for held in (cache.keys, cache.values):
         held.copy_(torch.randn(held.shape, generator=generator))
-    turning = Rotary(config, 512, DEVICE, complex_numbers=False)
-    kernels = PagedAttention(cache, turning, config.heads, paged=True, batch_invariant=True)
+    kernels = PagedAttention(config, cache, 512, paged=True, batch_invariant=True)
     inputs = random_rows(12, (config.heads + 2 * config.kv_heads) * config.head_dim, torch.float16)
     pages, beside = list(range(20))[::-1], Span([25], 3, 9)
 

@@ -11,8 +11,8 @@ import torch
 
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.step import Evaluated, SamplingParams, StepItem
-from ds4trio.models.config import ModelConfig
-from ds4trio.models.config_hf import config_from_hf
+from ds4trio.models.config import ModelConfig, config_from_hf
+from ds4trio.models.tensors import tensor_shapes
 from tests.gpu.machine import Machine
 
 __all__ = ["SHAPES", "time_engine"]
@@ -69,28 +69,7 @@ class RandomWeights(Mapping[str, torch.Tensor]):
 
     def __init__(self, config: ModelConfig, machine: Machine) -> None:
         self._machine = machine
-        hidden, inner = config.hidden_size, config.intermediate_size
-        queries, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (config.vocab_size, hidden),
-            "model.norm.weight": (hidden,),
-        }
-        if not config.tied_head:
-            self.shapes["lm_head.weight"] = (config.vocab_size, hidden)
-        for layer in range(config.layers):
-            parts = {
-                "input_layernorm": (hidden,),
-                "post_attention_layernorm": (hidden,),
-                "self_attn.q_proj": (queries, hidden),
-                "self_attn.k_proj": (shared, hidden),
-                "self_attn.v_proj": (shared, hidden),
-                "self_attn.o_proj": (hidden, queries),
-                "mlp.gate_proj": (inner, hidden),
-                "mlp.up_proj": (inner, hidden),
-                "mlp.down_proj": (hidden, inner),
-            }
-            for name, shape in parts.items():
-                self.shapes[f"model.layers.{layer}.{name}.weight"] = shape
+        self.shapes = tensor_shapes(config)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         shape = self.shapes[name]
@@ -137,7 +116,7 @@ def time_engine(
     weights = RandomWeights(config, machine)
     steps = 2 if machine.rehearsal else 20
     longest = prompt + 2 * len(levels) * (steps + 3) + 64
-    position = 2 * config.layers * config.kv_heads * config.head_dim * machine.dtype.itemsize
+    position = config.position_size * machine.dtype.itemsize
     began = time.perf_counter()
     engine = Engine(
         config,

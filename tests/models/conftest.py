@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.models.fake_hub import FakeHub, use_hub
 from tests.models.gguf_files import write_gguf
 
 
@@ -23,3 +25,10 @@ def tiny_gguf(tiny_model: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "files"
     folder.mkdir()
     return write_gguf(folder / "tiny.gguf", tiny_model)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub on loopback that the hub library uses, and an empty cache of that library."""
+    with use_hub(FakeHub(), tmp_path, monkeypatch) as served:
+        yield served

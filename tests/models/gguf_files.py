@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-__all__ = ["NAMES", "write_gguf"]
+__all__ = ["NAMES", "add_value", "tokenizer_metadata", "write_gguf"]
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -40,14 +40,16 @@ def write_gguf(
     extra: Mapping[str, np.ndarray] | None = None,
     metadata: Mapping[str, Any] | None = None,
     without: tuple[str, ...] = (),
+    tensors_a_part: int = 0,
 ) -> Path:
     """Write the model in ``folder`` to ``path``.
 
     ``kind`` is the type of the matrices; ``extra`` are further tensors, ``metadata`` further keys,
-    ``without`` keys or tensors to leave out.
+    ``without`` keys or tensors to leave out. With ``tensors_a_part`` the model is split, and the
+    path of the first part is returned.
     """
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_part)
     numbers: dict[str, Any] = {
         f"{architecture}.block_count": config["num_hidden_layers"],
         f"{architecture}.context_length": config["max_position_embeddings"],
@@ -60,12 +62,12 @@ def write_gguf(
         f"{architecture}.rope.dimension_count": config["head_dim"],
         f"{architecture}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         f"{architecture}.rope.freq_base": config["rope_parameters"]["rope_theta"],
-        **_tokenizer(folder),
+        **tokenizer_metadata(folder),
         **(metadata or {}),
     }
     for key, value in numbers.items():
         if key not in without:
-            _add(writer, key, value)
+            add_value(writer, key, value)
     for name, tensor in load_file(folder / "model.safetensors").items():
         renamed, values = _convert(name, tensor, config)
         if renamed not in without:
@@ -79,7 +81,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if path.is_file() else min(path.parent.glob(f"{path.stem}-*-of-*.gguf"))
 
 
 def _convert(name: str, tensor: np.ndarray, config: Mapping[str, Any]) -> tuple[str, np.ndarray]:
@@ -101,7 +103,8 @@ def _convert(name: str, tensor: np.ndarray, config: Mapping[str, Any]) -> tuple[
     return f"blk.{layer}.{NAMES[part]}.{kind}", tensor
 
 
-def _tokenizer(folder: Path) -> dict[str, Any]:
+def tokenizer_metadata(folder: Path) -> dict[str, Any]:
+    """What a GGUF file says of the folder's tokenizer."""
     model = json.loads((folder / "tokenizer.json").read_text())
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     vocabulary: dict[str, int] = model["model"]["vocab"]
@@ -120,7 +123,8 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
     }
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Add a key of the metadata."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

@@ -7,7 +7,13 @@ import pytest
 from transformers import LlamaConfig
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.config import ModelConfig, RopeScaling, config_from_gguf, config_from_hf
+from ds4trio.models.config import (
+    GgufFile,
+    ModelConfig,
+    RopeScaling,
+    config_from_gguf,
+    config_from_hf,
+)
 from tests.tiny import tiny_config
 
 GGUF: dict[str, Any] = {
@@ -23,9 +29,16 @@ GGUF: dict[str, Any] = {
 }
 
 
+def of(metadata: dict[str, Any]) -> ModelConfig:
+    return config_from_gguf(GgufFile(metadata, {"token_embd.weight": (8, 64)}))
+
+
 def from_gguf(rope_factors: list[float] | None = None, **changes: Any) -> ModelConfig:
     metadata = GGUF | {key.replace("__", "."): value for key, value in changes.items()}
-    return config_from_gguf(metadata, {"output.weight"}, vocab_size=8, rope_factors=rope_factors)
+    divisors = {} if rope_factors is None else {"rope_freqs.weight": rope_factors}
+    return config_from_gguf(
+        GgufFile(metadata, {"token_embd.weight": (8, 64), "output.weight": (8, 64)}, divisors)
+    )
 
 
 LLAMA3 = {
@@ -42,8 +55,8 @@ def test_both_generations_of_rope_keys_mean_the_same() -> None:
     new = tiny_config(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3})
     config = config_from_hf(old)
     assert config == config_from_hf(new)
-    assert config.rope_theta == 5e5
-    assert config.rope_scaling == RopeScaling(
+    assert config.ropes[0].theta == 5e5
+    assert config.ropes[0].scaling == RopeScaling(
         kind="llama3", factor=8.0, original_context_length=128
     )
 
@@ -63,17 +76,17 @@ def test_what_transformers_saves_is_read_back(rope: dict[str, Any]) -> None:
     saved = theirs.to_diff_dict()
     ours = config_from_hf(saved)
     assert (ours.hidden_size, ours.layers, ours.heads, ours.kv_heads) == (64, 2, 4, 2)
-    assert ours.rope_theta == 2e4
+    assert ours.ropes[0].theta == 2e4
     if rope["rope_type"] == "default":
-        assert ours.rope_scaling is None
+        assert ours.ropes[0].scaling is None
     else:
-        assert ours.rope_scaling is not None
-        assert ours.rope_scaling.kind == rope["rope_type"]
-        assert ours.rope_scaling.factor == rope["factor"]
+        assert ours.ropes[0].scaling is not None
+        assert ours.ropes[0].scaling.kind == rope["rope_type"]
+        assert ours.ropes[0].scaling.factor == rope["factor"]
         expected = rope.get("original_max_position_embeddings", 512)
-        assert ours.rope_scaling.original_context_length == expected
-        assert ours.rope_scaling.mscale == rope.get("mscale")
-        assert ours.rope_scaling.beta_fast == rope.get("beta_fast", 32.0)
+        assert ours.ropes[0].scaling.original_context_length == expected
+        assert ours.ropes[0].scaling.mscale == rope.get("mscale")
+        assert ours.ropes[0].scaling.beta_fast == rope.get("beta_fast", 32.0)
 
 
 def test_left_out_keys_have_transformers_defaults() -> None:
@@ -103,13 +116,13 @@ def test_every_end_token_counts_once() -> None:
     ("changes", "says"),
     [
         ({"model_type": "mamba"}, "unknown architecture 'mamba'; known: llama"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "known: default, linear, llama3, yarn"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "part of the head"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "known: default, linear, dynamic, llama3"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "0 rotary factors"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.07}}, "even number of dimensions"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised by 'awq'"),
         ({"num_attention_heads": 3}, "cannot share"),
         ({"num_attention_heads": 0}, "must be positive"),
-        ({"head_dim": 15}, "even head size"),
+        ({"head_dim": 15}, "even number of dimensions"),
         ({"hidden_size": "64"}, "must be an integer"),
         ({"rms_norm_eps": True}, "must be a number"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor is missing"),
@@ -122,43 +135,49 @@ def test_unknown_or_broken_is_refused_by_name(changes: dict[str, Any], says: str
 
 
 def test_gguf_rope_scaling() -> None:
-    assert from_gguf().rope_scaling is None
-    assert from_gguf(llama__rope__scaling__type="none").rope_scaling is None
-    old = from_gguf(llama__rope__scale_linear=4.0).rope_scaling
+    assert from_gguf().ropes[0].scaling is None
+    assert from_gguf(llama__rope__scaling__type="none").ropes[0].scaling is None
+    old = from_gguf(llama__rope__scale_linear=4.0).ropes[0].scaling
     assert old == RopeScaling(kind="linear", factor=4.0, original_context_length=512)
-    yarn = from_gguf(
-        llama__rope__scaling__type="yarn",
-        llama__rope__scaling__factor=4.0,
-        llama__rope__scaling__original_context_length=128,
-    ).rope_scaling
+    yarn = (
+        from_gguf(
+            llama__rope__scaling__type="yarn",
+            llama__rope__scaling__factor=4.0,
+            llama__rope__scaling__original_context_length=128,
+        )
+        .ropes[0]
+        .scaling
+    )
     assert yarn == RopeScaling(kind="yarn", factor=4.0, original_context_length=128)
-    stretched = from_gguf(
-        llama__rope__scaling__type="yarn",
-        llama__rope__scaling__factor=4.0,
-        llama__rope__scaling__attn_factor=2.0,
-    ).rope_scaling
+    stretched = (
+        from_gguf(
+            llama__rope__scaling__type="yarn",
+            llama__rope__scaling__factor=4.0,
+            llama__rope__scaling__attn_factor=2.0,
+        )
+        .ropes[0]
+        .scaling
+    )
     assert stretched is not None
     assert stretched.attention_factor == pytest.approx(2.0 * 1.138629436)
 
 
 def test_gguf_rope_factors_replace_scaling() -> None:
     config = from_gguf([1.0] * 7 + [8.0])
-    assert config.rope_factors == (1.0,) * 7 + (8.0,)
-    assert config.rope_scaling is None
+    assert config.ropes[0].factors == (1.0,) * 7 + (8.0,)
+    assert config.ropes[0].scaling is None
     with pytest.raises(ModelUnavailable, match="3 rotary factors"):
         from_gguf([1.0, 2.0, 3.0])
 
 
 def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
-    config = config_from_gguf(
+    config = of(
         GGUF
         | {
             "tokenizer.ggml.tokens": ["<|endoftext|>", "a", "<|im_end|>", "</s>", "<|eot_id|>"],
             "tokenizer.ggml.token_type": [3, 1, 3, 1, 3],
             "tokenizer.ggml.eom_token_id": 7,
         },
-        (),
-        vocab_size=8,
     )
     assert config.eos_token_ids == (2, 7, 0, 4)  # "</s>" is ordinary text in this file
     assert config.tied_head
@@ -167,9 +186,10 @@ def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("general.architecture", "gemma3", "known: llama"),
-        ("llama.expert_count", 8, "mixture-of-experts"),
-        ("llama.rope.dimension_count", 8, "part of the head"),
+        ("general.architecture", "mamba", "known: llama"),
+        ("llama.expert_count", 8, "expert_used_count is missing"),
+        ("llama.rope.dimension_count", 7, "even number"),
+        ("llama.rope.dimension_count", 32, "cannot be turned"),
         ("llama.attention.value_length", 8, "different head sizes"),
         ("llama.rope.scaling.type", "longrope", "known: none, linear, yarn"),
         ("llama.block_count", None, "llama.block_count is missing"),
@@ -178,7 +198,7 @@ def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
 )
 def test_unknown_gguf_is_refused_by_name(key: str, value: object, says: str) -> None:
     with pytest.raises(ModelUnavailable, match=says):
-        config_from_gguf(GGUF | {key: value}, (), vocab_size=8)
+        of(GGUF | {key: value})
 
 
 def test_a_config_survives_the_cache() -> None:

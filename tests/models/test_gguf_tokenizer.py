@@ -26,6 +26,7 @@ QWEN2 = regex.compile(
     rf"(?i:{CONTRACTION})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+WHOLE = (*CONTROL_TOKENS, "<tool>")
 TEXTS = [
     "",
     " ",
@@ -76,7 +77,11 @@ def test_ids_follow_the_definition_of_byte_pair_encoding(pre: str) -> None:
     vocabulary = native.get_vocab()
 
     @settings(max_examples=60, deadline=None)
-    @given(st.one_of(st.text(max_size=40), st.text("the user's 12\n", max_size=40)))
+    @given(
+        st.one_of(st.text(max_size=40), st.text("the user's 12\n", max_size=40)).filter(
+            lambda text: not any(token in text for token in WHOLE)
+        )
+    )
     @example("\n".join(TEXTS))
     def check(text: str) -> None:
         if pre == "qwen2":
@@ -118,18 +123,37 @@ def test_bos_is_what_the_file_says_or_its_family_means() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": "llama"}, "unknown tokenizer 'llama'; known: gpt2"),
-        ({"pre": "tekken"}, "unknown pre-tokenizer 'tekken'; known: default, gpt-2, smollm"),
+        ({"model": "t5"}, "unknown tokenizer 't5'; known: gpt2 .*, llama .SentencePiece"),
+        (
+            {"pre": "bloom"},
+            "unknown pre-tokenizer 'bloom'; known: default, gpt-2, .*tekken",
+        ),
+        ({"pre": ["gpt-2"]}, "unknown pre-tokenizer"),
+        ({"tokens": "abc"}, "tokens are of the wrong type"),
+        ({"tokens": [1, 2]}, "tokens are of the wrong type"),
+        ({"token_type": ["x"]}, "token types are of the wrong type"),
+        ({"merges": [7]}, "merges are of the wrong type"),
         ({"tokens": []}, "vocabulary is empty"),
         ({"tokens": ["a", "a"]}, "a token twice"),
         ({"merges": ["x yz"]}, "merges do not fit"),
         ({"merges": ["nospace"]}, "merges do not fit"),
+        ({"merges": ["q q"]}, "merges do not fit"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelUnavailable, match=says) as caught:
         build_tokenizer(metadata(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_padding_of_a_vocabulary_is_no_token_that_text_can_have() -> None:
+    tokens = [*metadata()["tokenizer.ggml.tokens"], "[PAD290]"]
+    padded = metadata(tokens=tokens, token_type=[4] * len(tokens))
+    index = len(tokens) - 1
+    assert tokens.index("[PAD290]") == index == 290
+    tokenizer = build_tokenizer(padded)
+    assert index not in tokenizer.encode("[PAD290]").ids
+    assert tokenizer.token_to_id("[PAD290]") == index
 
 
 @pytest.mark.model

@@ -1,47 +1,17 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
-import huggingface_hub
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder
 from ds4trio.models.default import ALIASES
+from ds4trio.models.load import load_model
 from ds4trio.models.resolve import DEFAULT_MODEL, ModelSource, resolve
-
-
-class FakeHub:
-    """Stands for ``snapshot_download``: what is cached, and what the network would bring."""
-
-    def __init__(self, *, cached: Path | None = None, online: Path | Exception) -> None:
-        self.cached = cached
-        self.online = online
-        self.fetched = 0
-
-    def __call__(self, hub_id: str, *, local_files_only: bool, **_: Any) -> str:
-        if local_files_only:
-            if self.cached is None:
-                raise LocalEntryNotFoundError("not cached")
-            return str(self.cached)
-        self.fetched += 1
-        if isinstance(self.online, Exception):
-            raise self.online
-        return str(self.online)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def install(**arguments: Any) -> FakeHub:
-        fake = FakeHub(**arguments)
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", fake)
-        return fake
-
-    return install
+from tests.models.fake_hub import FakeHub
 
 
 def test_paths(tiny_model: Path, tiny_gguf: Path) -> None:
@@ -62,6 +32,10 @@ def test_a_folder_is_named_even_as_a_dot(tiny_model: Path, monkeypatch: pytest.M
         ("gpt-5", f"or {DEFAULT_MODEL}"),
         ("", "model folder|There is no model"),
         ("../x", "There is no model"),
+        ("org/name\n", "There is no model"),
+        ("org/name@../../x", "There is no model"),
+        ("x" * 5000, "There is no model"),
+        ("a\0b", "There is no model"),
     ],
 )
 def test_what_is_nothing_says_what_can_be_given(
@@ -79,6 +53,10 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
         resolve(str(tmp_path / "model.bin"))
     with pytest.raises(ModelUnavailable, match=r"no config\.json"):
         resolve(str(tmp_path))
+    if hasattr(os, "mkfifo"):  # reading it would wait forever
+        os.mkfifo(tmp_path / "pipe.gguf")
+        with pytest.raises(ModelUnavailable, match=r"not a \.gguf file"):
+            resolve(str(tmp_path / "pipe.gguf"))
 
 
 def test_the_alias_offline_and_not_cached_says_what_to_do(cache: Path) -> None:
@@ -100,34 +78,35 @@ def test_the_alias_from_the_cache_needs_no_network(cache: Path) -> None:
         resolve(offline=True)
 
 
-def test_a_cached_hub_model_is_used_without_asking(tiny_model: Path, hub: Any) -> None:
-    fake = hub(cached=tiny_model, online=OSError("no network"))
-    assert resolve("org/name") == ModelSource("org/name", "folder", tiny_model)
-    assert resolve("org/name", offline=True).path == tiny_model
-    assert fake.fetched == 0
-    with pytest.raises(ModelUnavailable, match="no network"):
-        resolve("org/name", refresh=True)
+def test_hub_models(hub: FakeHub, tiny_model: Path, tiny_gguf: Path) -> None:
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    hub.add("org/name", files)
+    hub.add("org/gguf", {"x-F32.gguf": tiny_gguf.read_bytes()}, "v1")
+    found = resolve("org/name")
+    assert (found.name, found.kind) == ("org/name", "folder")
+    assert load_model(found).config.layers == 2
+    found = resolve("org/gguf@v1:F32")
+    assert (found.name, found.kind) == ("org/gguf@v1:F32", "gguf")
+    assert load_model(found).config.layers == 2
 
 
-def test_an_incomplete_hub_model_is_fetched(tiny_model: Path, tmp_path: Path, hub: Any) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    fake = hub(cached=tmp_path, online=tiny_model)
-    assert resolve("org/name").path == tiny_model
-    assert fake.fetched == 1
+def test_a_local_path_comes_before_the_hub(
+    hub: FakeHub, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "name").symlink_to(tiny_model)
+    monkeypatch.chdir(tmp_path)
+    assert resolve("org/name").path == Path("org/name")
+    assert not hub.requests
 
 
-def test_hub_errors_say_what_to_do(tmp_path: Path, hub: Any) -> None:
-    hub(online=LocalEntryNotFoundError("unreachable"))
-    for offline in (True, False):
-        with pytest.raises(ModelUnavailable, match="run 'ds4trio pull org/name'"):
-            resolve("org/name", offline=offline)
-    # Whatever HTTP library it is made of, all that matters of the answer is that there is one.
-    hub(online=RepositoryNotFoundError("no", response=Mock()))
-    with pytest.raises(ModelUnavailable, match="no model org/name"):
-        resolve("org/name")
-    hub(online=tmp_path)
-    with pytest.raises(ModelUnavailable, match=r"no config\.json with safetensors"):
-        resolve("org/name")
+def test_of_a_split_file_the_first_part_is_named(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"x-0000{n}-of-00002.gguf" for n in (1, 2))
+    for path in (first, second):
+        path.write_bytes(b"GGUF")
+    assert resolve(str(first)) == ModelSource("x", "gguf", first)
+    with pytest.raises(ModelUnavailable, match=r"name the first one, .*x-00001-of-00002\.gguf"):
+        resolve(str(second))
 
 
 @pytest.mark.parametrize(

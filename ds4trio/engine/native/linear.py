@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ds4trio.engine.activation import Activation
 from ds4trio.engine.native.packed import Packed
 from ds4trio.engine.native.products import (
     ADD,
     EIGHT_BITS,
     FINE,
     FOUR_BITS,
-    GATE,
+    GATES,
     STORE,
+    combine,
     multiply,
     multiply_panels,
     read_rows,
@@ -107,16 +109,32 @@ class NativeGated(_Product):
     Args:
         packed: of the weights that ``interleaved`` made.
         width: outputs.
+        activation: of the gates.
         fine: as for ``NativeLinear``.
     """
 
-    def __init__(self, packed: Packed, width: int, *, fine: bool = False) -> None:
+    def __init__(
+        self, packed: Packed, width: int, activation: Activation, *, fine: bool = False
+    ) -> None:
         super().__init__(packed, fine=fine)
         self._width = width
+        self._ending = GATES[activation]
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         out = rows.new_empty((rows.shape[0], self._width))
-        self.multiply(rows, norm, out, GATE)
+        self.multiply(rows, norm, out, self._ending)
+        return out
+
+    def apart(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """Both products, [rows, panels * PANEL], in the order of ``interleaved``."""
+        both = rows.new_empty((rows.shape[0], len(self._packed.weight) * PANEL))
+        self.multiply(rows, norm, both, STORE)
+        return both
+
+    def combined(self, both: torch.Tensor) -> torch.Tensor:
+        """What ``apart`` gave as a call combines it; it is changed."""
+        out = both.new_empty((both.shape[0], self._width))
+        combine(both.numpy(), out.numpy(), self._ending)
         return out
 
 

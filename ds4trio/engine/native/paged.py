@@ -25,8 +25,8 @@ __all__ = ["NativeAttention", "NativePlan"]
 FEW_ROWS = 16
 """Rows that one thread rotates and stores sooner than it could share them."""
 
-FEW_PAIRS = 512
-"""Pairs of a row and a position that one thread attends to sooner than it could share them."""
+FEW_PRODUCTS = 512 * 15 * 128
+"""Numbers that one thread multiplies, with keys and values, sooner than it could share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,19 @@ class NativeAttention:
         self._page_size = page_size
         self._heads = config.heads
         self._head_dim = config.head_dim
+        self._value_dim = config.value_dim
         self._rows_together = max(1, ROWS * config.kv_heads // config.heads)
-        self._rotations = rotations(config, context_length).numpy()
+        self._few_pairs = FEW_PRODUCTS // (config.heads * (config.head_dim + config.value_dim))
+        turns = [rotations(rope, context_length).numpy() for rope in config.ropes]
+        # No pairs turn where there is no rotary embedding.
+        turns.append(np.empty((context_length, 0, 2), np.float32))
+        kinds = [config.kind(layer) for layer in range(config.layers)]
+        self._rotations = [turns[-1 if kind.rope is None else kind.rope] for kind in kinds]
+        self._windows = [kind.window for kind in kinds]
+        self._soft_cap = np.float32(config.attention_soft_cap)
+        self._no_sinks = np.full(config.heads, -np.inf, np.float32)
         places = (config.layers, pages, config.kv_heads)
-        key_panels, value_panels = page_size // PANEL, -(-config.head_dim // PANEL)
+        key_panels, value_panels = page_size // PANEL, -(-config.value_dim // PANEL)
         kind = np.uint16 if dtype == torch.float16 else np.float32
         prepare(halves=dtype == torch.float16)
         self._keys = np.empty((*places, key_panels, config.head_dim, PANEL), kind)
@@ -108,17 +117,22 @@ class NativeAttention:
             np.concatenate(places),
             np.array(blocks, np.int64),
             np.array(tables, np.int64),
-            1 if pairs < FEW_PAIRS else workers(),
+            1 if pairs < self._few_pairs else workers(),
         )
 
-    def attend(self, layer: int, plan: NativePlan, inputs: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        plan: NativePlan,
+        inputs: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See ``Attention``."""
         rows = inputs.shape[0]
-        heads = inputs.float().numpy().reshape(rows, -1, self._head_dim)
         queries = np.empty((rows, self._heads, self._head_dim), np.float32)
         stored = (
-            heads,
-            self._rotations,
+            inputs.float().numpy(),
+            self._rotations[layer],
             plan.positions,
             plan.places,
             queries,
@@ -129,8 +143,10 @@ class NativeAttention:
             store_rows(*stored, 0, rows)
         else:
             store(*stored, plan.workers)
-        mixed = np.empty((rows, self._heads * self._head_dim), np.float32)
-        attended = (queries, *stored[-2:], plan.blocks, plan.tables, mixed)
+        mixed = np.empty((rows, self._heads * self._value_dim), np.float32)
+        score_more = self._no_sinks if sinks is None else sinks.numpy()
+        kind = (self._windows[layer], self._soft_cap, score_more)
+        attended = (queries, *stored[-2:], plan.blocks, plan.tables, kind, mixed)
         if plan.workers == 1:
             attend_units(*attended, np.zeros(1, np.int64))
         else:

@@ -18,6 +18,7 @@ from numba.types import float32, int64, void
 from numba.types import int8 as _int8
 
 from ds4trio.engine.native.compiled import compiled
+from ds4trio.engine.native.gates import clamped_gate, gelu_gate, limited_gate, silu_gate
 from ds4trio.engine.native.groups import FORM, GROUP, QUADS, Form
 from ds4trio.engine.native.integers import make_group_tile, make_quantise
 from ds4trio.engine.native.tiles import make_tile
@@ -25,7 +26,6 @@ from ds4trio.engine.native.vector import (
     PANEL,
     ROWS,
     claim,
-    gate,
     half_at,
     sum_of_squares,
 )
@@ -36,9 +36,10 @@ __all__ = [
     "FINE",
     "FLOATS",
     "FOUR_BITS",
-    "GATE",
+    "GATES",
     "STORE",
     "WIDENED",
+    "combine",
     "multiply",
     "multiply_panels",
     "pack",
@@ -51,9 +52,13 @@ FLOATS, WIDENED, FOUR_BITS, EIGHT_BITS = 0, 1, 2, 3
 FINE = 8
 """Added to the kind of groups: activations of sixteen bits."""
 
-STORE, ADD, GATE = 0, 1, 2
-"""What becomes of a product: it is the result; it is added to what is there; or, with panels of
-eight gates and eight ups, the result is ``silu(gate) * up``."""
+STORE, ADD = 0, 1
+"""What becomes of a product: it is the result, or it is added to what is there."""
+
+GATES = {"silu": 2, "gelu_tanh": 3, "clamped": 4, "limited": 5}
+"""Or panels of eight gates and eight ups are combined, by activation."""
+
+_silu, _gelu, _clamped = GATES["silu"], GATES["gelu_tanh"], GATES["clamped"]
 
 HALF = PANEL // 2
 
@@ -105,6 +110,19 @@ def _claim(counter, panels):
 
 
 @compiled()
+def _gate(line, ending):
+    place = line.ctypes.data
+    if ending == _silu:
+        silu_gate(place, place)
+    elif ending == _gelu:
+        gelu_gate(place, place)
+    elif ending == _clamped:
+        clamped_gate(place, place)
+    else:
+        limited_gate(place, place)
+
+
+@compiled()
 def _finish(block, row, end, panel, scales, bias, out, ending):
     column = panel * PANEL
     for i in range(end - row):
@@ -115,9 +133,9 @@ def _finish(block, row, end, panel, scales, bias, out, ending):
         if len(bias):
             for j in range(PANEL):
                 line[j] += bias[column + j]
-        if ending == GATE:
+        if ending >= _silu:
             gated = panel * HALF
-            gate(line.ctypes.data, line.ctypes.data)
+            _gate(line, ending)
             for j in range(min(HALF, out.shape[1] - gated)):
                 out[row + i, gated + j] = line[j]
         elif ending == ADD:
@@ -258,13 +276,31 @@ def multiply(rows, norm, epsilon, weight, kind, scales, bias, out, ending, worke
         scales: float32 [panels * PANEL], of the outputs, for WIDENED; else empty.
         bias: float32 [panels * PANEL]; empty for none.
         out: float32 [rows, outputs], with any stride between rows.
-        ending: STORE, ADD or GATE.
+        ending: STORE, ADD or one of GATES.
         workers: threads.
     """
     counter = np.zeros(2, np.int64)
     counter[1] = max(1, len(weight) // (workers * CLAIMS))
     for _ in prange(workers):
         multiply_panels(rows, norm, epsilon, weight, kind, scales, bias, out, ending, counter)
+
+
+@compiled(void(float32[:, ::1], float32[:, ::1], int64))
+def combine(both, out, ending):
+    """Gates and ups that were multiplied with STORE, combined.
+
+    Args:
+        both: [rows, panels * PANEL]; it is changed.
+        out: [rows, outputs].
+        ending: one of GATES.
+    """
+    for i in range(len(both)):
+        for panel in range(both.shape[1] // PANEL):
+            line = both[i, panel * PANEL : (panel + 1) * PANEL]
+            _gate(line, ending)
+            gated = panel * HALF
+            for j in range(min(HALF, out.shape[1] - gated)):
+                out[i, gated + j] = line[j]
 
 
 _lanes, _part, _start = (

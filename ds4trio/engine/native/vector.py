@@ -27,8 +27,10 @@ __all__ = [
     "HALVES",
     "PANEL",
     "ROWS",
+    "call",
+    "cap",
     "claim",
-    "gate",
+    "exponential",
     "half_at",
     "half_bits",
     "likeliest",
@@ -96,7 +98,7 @@ def call(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, full), values)
 
 
-def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def exponential(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """e to the x, to about 1e-7, with the polynomial of the Cephes library (expf).
 
     0 below -87.3, where a result would not be a normal number any more; NaN of NaN.
@@ -162,14 +164,15 @@ def sum_of_squares(_typing: Any, _address: Any, _count: Any) -> Any:
 
 
 @intrinsic
-def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
-    """Softmax of float32 numbers, in place, so many that they fill panels.
+def softmax(_typing: Any, _address: Any, _count: Any, _sink: Any) -> Any:
+    """Softmax of float32 numbers, in place, so many that they fill panels, and of one more whose
+    result is not kept (minus infinity changes nothing).
 
     NaN is never the largest; the sum, and so every result, is NaN then.
     """
 
     def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        address, count = args
+        address, count, sink = args
         lowest = ir.Constant(_floats, [float("-inf")] * LANES)
         most = cgutils.alloca_once_value(builder, lowest)
         total = cgutils.alloca_once_value(builder, _zeros)
@@ -181,16 +184,19 @@ def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
             builder.store(larger(load(builder, here, _floats), builder.load(most)), most)
 
         _for_lines(builder, address, count, compare)
-        top = everywhere(builder, _folded(builder, builder.load(most), larger))
+        largest = larger(sink, _folded(builder, builder.load(most), larger))
+        top = everywhere(builder, largest)
 
         def raise_e(here: Any) -> None:
-            value = _exp(builder, builder.fsub(load(builder, here, _floats), top))
+            value = exponential(builder, builder.fsub(load(builder, here, _floats), top))
             store(builder, value, here, 0)
             builder.store(builder.fadd(builder.load(total), value), total)
 
         _for_lines(builder, address, count, raise_e)
         sum_of_all = _folded(builder, builder.load(total), builder.fadd)
-        part = everywhere(builder, builder.fdiv(_float(1.0), sum_of_all))
+        drained = exponential(builder, everywhere(builder, builder.fsub(sink, largest)))
+        drained = builder.extract_element(drained, _int32(0))
+        part = everywhere(builder, builder.fdiv(_float(1.0), builder.fadd(sum_of_all, drained)))
 
         def scale(here: Any) -> None:
             store(builder, builder.fmul(load(builder, here, _floats), part), here, 0)
@@ -198,7 +204,45 @@ def softmax(_typing: Any, _address: Any, _count: Any) -> Any:
         _for_lines(builder, address, count, scale)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), emit
+    return types.void(types.int64, types.int64, types.float32), emit
+
+
+def _tangent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The hyperbolic tangent, to about 1e-7 of itself: near 0 by the polynomial of the Cephes
+    library (tanhf), elsewhere by e to the 2x. NaN of NaN."""
+
+    def every(number: float) -> ir.Constant:
+        return ir.Constant(x.type, [number] * x.type.count)
+
+    size = call(builder, "fabs", x)
+    power = exponential(builder, builder.fadd(size, size))
+    rest = builder.fdiv(every(2.0), builder.fadd(power, every(1.0)))
+    far = call(builder, "copysign", builder.fsub(every(1.0), rest), x)
+    square = builder.fmul(x, x)
+    series = every(-5.70498872745e-3)
+    for term in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        series = call(builder, "fma", series, square, every(term))
+    near = call(builder, "fma", builder.fmul(series, square), x, x)
+    return builder.select(builder.fcmp_ordered("<", size, every(0.625)), near, far)
+
+
+@intrinsic
+def cap(_typing: Any, _address: Any, _count: Any, _most: Any) -> Any:
+    """Make ``most * tanh(number / most)`` of float32 numbers, in place, so many that they fill
+    panels."""
+
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        address, count, most = args
+        most = everywhere(builder, most)
+
+        def bend(here: Any) -> None:
+            value = _tangent(builder, builder.fdiv(load(builder, here, _floats), most))
+            store(builder, builder.fmul(value, most), here, 0)
+
+        _for_lines(builder, address, count, bend)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), emit
 
 
 @intrinsic
@@ -243,23 +287,6 @@ def likeliest(_typing: Any, _address: Any, _count: Any) -> Any:
         return builder.select(finite, found, _int64(-1))
 
     return types.int64(types.int64, types.int64), emit
-
-
-@intrinsic
-def gate(_typing: Any, _line: Any, _out: Any) -> Any:
-    """``silu(gate) * up`` of a panel's line, its first half gates and its second half ups."""
-
-    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        line, out = args
-        half = ir.VectorType(_float, PANEL // 2)
-        gates = load(builder, line, half)
-        ups = load(builder, line, half, 4 * half.count)
-        ones = ir.Constant(half, [1.0] * half.count)
-        sigmoid = builder.fdiv(ones, builder.fadd(ones, _exp(builder, builder.fneg(gates))))
-        store(builder, builder.fmul(builder.fmul(gates, sigmoid), ups), out, 0)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
 
 
 @intrinsic
