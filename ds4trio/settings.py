@@ -60,7 +60,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     ctx: Annotated[
         int,
-        Meta(ge=0, description="most tokens in one conversation; 0 takes the model's own limit"),
+        Meta(
+            ge=0,
+            description="most tokens in one conversation; 0: what the model and the memory allow",
+        ),
     ] = 0
     kv_memory: Annotated[
         str, Meta(description="memory for keys and values, such as 2GiB; auto looks at the machine")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
-from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig
 
-__all__ = ["KVCache", "spare_memory"]
+__all__ = ["KVCache"]
 
 
 class KVCache:
@@ -57,20 +54,6 @@ class KVCache:
             self.keys = torch.empty(by_dimension, dtype=dtype, device=device)
         self.values = torch.empty((*places, config.value_dim), dtype=dtype, device=device)
 
-    @staticmethod
-    def pages_within(
-        memory: int, config: ModelConfig, *, page_size: int, dtype: torch.dtype
-    ) -> int:
-        """How many pages fit into this many bytes. Raises ModelUnavailable when none does."""
-        position = config.position_size * dtype.itemsize
-        pages = memory // (position * page_size)
-        if pages < 1:
-            raise ModelUnavailable(
-                f"{memory} bytes of KV memory hold no page of this model; "
-                f"give at least {position * page_size}"
-            )
-        return pages
-
     def write(
         self,
         layer: int,
@@ -97,18 +80,3 @@ class KVCache:
         keys = self.keys[layer].index_select(0, pages).permute(1, 0, 3, 2).flatten(1, 2)
         values = self.values[layer].index_select(0, pages).permute(2, 0, 1, 3).flatten(1, 2)
         return keys, values
-
-
-def spare_memory(device: torch.device) -> int:
-    """Bytes that the cache may take when nobody says how many.
-
-    On a GPU most of what the weights have left; on a machine's main memory, which others need too,
-    an eighth of it.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * 0.9)
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
-    except (AttributeError, ValueError):  # not on this system
-        return 2 * 1024**3

@@ -17,9 +17,9 @@ from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_att
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
-from ds4trio.engine.kv_cache import KVCache, spare_memory
 from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.lookup import Lookup
+from ds4trio.engine.room import plan_room
 from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
 from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
 from ds4trio.errors import ModelUnavailable, StepVoid
@@ -148,10 +148,22 @@ class Runner:
             torch.set_num_threads(threads)
         place = find_device(device)
         kind = _dtype(dtype, place)
-        context = min(context_length or config.context_length, config.context_length)
         numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
         if config.compressed is not None:
             numbers = activation_dtype(kind)
+        context = min(context_length or config.context_length, config.context_length)
+        if pages is None:
+            room = plan_room(
+                config,
+                place,
+                dtype=kind,
+                numbers=numbers,
+                page_size=page_size,
+                kv_memory=kv_memory,
+                context_length=context_length,
+            )
+            pages = room.kv_memory // (config.position_size * numbers.itemsize * page_size)
+            context = room.context
         self._adapters = ActiveAdapters()
         with torch.inference_mode():
             # Other forms are made as fast as they are read.
@@ -166,9 +178,6 @@ class Runner:
                 adapters=adapters,
                 active=self._adapters,
             )
-            if pages is None:
-                memory = spare_memory(place) if kv_memory is None else kv_memory
-                pages = KVCache.pages_within(memory, config, page_size=page_size, dtype=numbers)
             self._attention = make_attention(
                 config,
                 context_length=context,

@@ -183,6 +183,14 @@ def test_gguf_end_tokens_include_control_tokens_by_name() -> None:
     assert config.tied_head
 
 
+def test_a_part_of_an_answer_ends_with_a_marker_that_ends_no_answer() -> None:
+    tokens = ["<|end|>", "<|return|>", "<|call|>", "<|endoftext|>"]
+    phi = GGUF | {"tokenizer.ggml.tokens": tokens[:1], "tokenizer.ggml.token_type": [3]}
+    assert of(phi).eos_token_ids == (2, 0)
+    channels = GGUF | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3] * 4}
+    assert of(channels).eos_token_ids == (2, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [

@@ -15,6 +15,9 @@ from ds4trio.models.fields import FieldReader, refuse, token_ids
 
 __all__ = ["GgufFile", "gguf_config", "gguf_rope"]
 
+_BAR, _BLANK = "\N{FULLWIDTH VERTICAL LINE}", "\N{LOWER ONE EIGHTH BLOCK}"
+_DEEPSEEK_END = f"<{_BAR}end{_BLANK}of{_BLANK}sentence{_BAR}>"
+
 END_MARKERS = frozenset(
     {
         "<|im_end|>",
@@ -28,11 +31,18 @@ END_MARKERS = frozenset(
         "<|return|>",
         "<|call|>",
         "<EOT>",
+        "<|eot|>",
+        _DEEPSEEK_END,
+        "<eos>",
+        "<end_of_utterance>",
         "</s>",
     }
 )
 """Control tokens that end an answer in the chat formats in use. A GGUF file names one end token,
 often only one of the two that its model writes, so these are added when they are control tokens."""
+
+CHANNELS = frozenset({"<|return|>", "<|call|>"})
+"""Where these are control tokens, ``<|end|>`` ends a part of an answer, not all of it (gpt-oss)."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +184,11 @@ def _ends(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     tokens = metadata.get("tokenizer.ggml.tokens") or []
     kinds = metadata.get("tokenizer.ggml.token_type") or []
     control = 3
-    ends += [
-        index
+    marked = {
+        token: index
         for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
         if kind == control and token in END_MARKERS
-    ]
-    return tuple(dict.fromkeys(ends))
+    }
+    if marked.keys() >= CHANNELS:
+        marked.pop("<|end|>", None)
+    return tuple(dict.fromkeys([*ends, *marked.values()]))
