@@ -65,7 +65,11 @@ class ProcessRunner:
             assert self._child is not None
             self._info = self._child.started()
             # What the machine can spare may be less when it is started again.
-            self._spec = replace(self._spec, pages=self._info.total_pages)
+            self._spec = replace(
+                self._spec,
+                pages=self._info.total_pages,
+                context_length=self._info.context_length,
+            )
         return self._info
 
     @property
@@ -171,7 +175,8 @@ class ProcessRunner:
                     if self._stopping.is_set():
                         raise StepVoid("the engine has been stopped")
                     child = self._child = _Child(self._spec)
-                child.started()
+                if child.started() != self._info:
+                    raise ModelUnavailable("the model is another one now")
             # OSError: the system has no descriptors or no memory left for it.
             except (EngineDied, ModelUnavailable, OSError) as error:
                 _log.error("the engine's process could not be started again: %s", error)

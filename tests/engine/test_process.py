@@ -26,6 +26,7 @@ from ds4trio.engine.step import Command, Evaluated, Opening, Row, SamplingParams
 from ds4trio.errors import EngineDied, EngineLost, ModelUnavailable, StepFailed, StepVoid
 from ds4trio.models.load import load_model
 from ds4trio.models.resolve import ModelSource
+from tests.tiny import make_tiny_model
 
 DRAWN = SamplingParams(temperature=0.8, seed=3, logprobs=True, top_logprobs=2)
 PATIENCE = 60.0
@@ -243,6 +244,26 @@ def test_one_that_cannot_be_started_again_is_lost(
         with pytest.raises(error):
             engine.eval_batch([])
     assert not engine.ready
+    engine.stop()
+
+
+def test_another_model_in_the_place_of_the_first_is_not_taken(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has the tokenizer and the limits of the first."""
+    monkeypatch.setattr(process, "PAUSES", (0.0,))
+    other = make_tiny_model(tmp_path / "other", max_position_embeddings=64)
+    folder = tmp_path / "model"
+    folder.symlink_to(tiny_model)
+    runner = ProcessRunner(spec_for(folder))
+    engine = Ledger(runner)
+    folder.unlink()
+    folder.symlink_to(other)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    for error in (EngineDied, EngineLost):
+        with pytest.raises(error):
+            engine.eval_batch([])
     engine.stop()
 
 
