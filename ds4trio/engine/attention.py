@@ -160,7 +160,7 @@ class PagedAttention:
         config: of the model.
         cache: the pages.
         context_length: positions that a sequence can have.
-        paged: use the kernels of ``paged.py``; None where the device has them and they fit.
+        paged: use the kernels of ``paged.py``; None where the device has them.
         batch_invariant: attend every row by itself, in the same way in every step.
 
     Attributes:
@@ -186,10 +186,7 @@ class PagedAttention:
             Rotary(rope, context_length, self._device, complex_numbers=complex_numbers)
             for rope in config.ropes
         ]
-        if paged is None:
-            # The kernels have one width for keys and values, and no room for latents.
-            paged = has_kernels(self._device) and config.latent is None
-        self.paged = paged
+        self.paged = has_kernels(self._device) if paged is None else paged
         self.batch_invariant = batch_invariant
 
     @staticmethod

@@ -38,7 +38,12 @@ LLAMA3 = {
     [
         LLAMA3,
         {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
-        {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
+        {
+            "rope_type": "dynamic",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,  # which nobody looks at
+        },
         {
             "rope_type": "yarn",
             "rope_theta": 1e4,

@@ -144,10 +144,12 @@ def _scaling(config: FieldReader, parameters: Mapping[str, Any]) -> RopeScaling 
         refuse(f"unknown rotary scaling {kind!r}; known: {', '.join(ROPE_KINDS)}")
     read = FieldReader(parameters)
     context = config.integer("max_position_embeddings", 2048)
-    original = read.integer(
-        "original_max_position_embeddings",
-        config.integer("original_max_position_embeddings", context),
-    )
+    original = context  # which is where a dynamic base begins to grow
+    if kind != "dynamic":
+        original = read.integer(
+            "original_max_position_embeddings",
+            config.integer("original_max_position_embeddings", context),
+        )
     stretched = kind in ("yarn", "longrope")
     known: Any = kind  # one of the scalings by now
     return RopeScaling(
