@@ -7,6 +7,7 @@ task that loads the model and then runs the coalescer.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +32,7 @@ from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.process import ProcessRunner
 from ds4trio.engine.spec import RunnerSpec
 from ds4trio.engine.turns import InTurn
-from ds4trio.errors import ModelUnavailable
+from ds4trio.errors import EngineDied, ModelUnavailable
 from ds4trio.generate import Generator
 from ds4trio.models.resolve import ModelSource
 from ds4trio.settings import Settings
@@ -131,6 +132,7 @@ def build_coalescer(engine: EngineLike, settings: Settings) -> Coalescer:
         ),
         on_failure=policy_named(settings.on_batch_failure),
         speculate=settings.speculate,
+        step_timeout=settings.step_timeout or math.inf,
     )
 
 
@@ -168,7 +170,7 @@ async def _load_and_run(service: Service, load: Load) -> None:
         )
         service.serve(generator, name)
         await generator.coalescer.run()
-    except ModelUnavailable as error:
+    except (ModelUnavailable, EngineDied) as error:
         _log.error("%s", error)
         service.fail(f"the model could not be loaded: {error}")
     except Exception as error:

@@ -14,6 +14,7 @@ from msgspec import Meta
 __all__ = ["Field", "Settings", "SettingsError", "parse_size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 _ALIASES = {"coalesce_us": ("DS4_SERVER_DECODE_COALESCE_US",)}
@@ -114,6 +115,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["recover", "fail"],
         Meta(description="what a failed step does to its members: try them anew, or end them"),
     ] = "recover"
+    step_timeout: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="seconds that a step may take before its engine counts as dead; 0 is never",
+        ),
+    ] = 120.0
 
     max_output_tokens: Annotated[
         int, Meta(ge=1, description="most tokens of an answer when the request names no limit")
@@ -143,6 +152,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "info"
 
     def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise ValueError("model: a name must not be empty")
         try:
             _ = self.kv_memory_bytes
         except ValueError as error:
@@ -189,6 +200,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 type=get_args(hints[info.name])[0],
                 default=info.default,
                 help=get_args(hints[info.name])[1].description,
+                bounds=get_args(hints[info.name])[1],
             )
             for info in msgspec.structs.fields(cls)
         )
@@ -214,10 +226,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 if text is not None and text.strip() != "":
                     values[field.name] = field.split(text)
                     origin[field.name] = variable
+                    if field.multiple and not values[field.name]:
+                        raise SettingsError(f"{variable}: {text!r} holds nothing")
             override = (overrides or {}).get(field.name)
             if override is not None:
                 values[field.name] = override
                 origin[field.name] = field.flag
+            text = values.get(field.name)
+            if field.type is int and isinstance(text, str) and not _WHOLE.fullmatch(text):
+                raise SettingsError(f"{origin[field.name]}: {field.refusal(text)}")
         try:
             return msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -225,9 +242,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             detail, _, path = str(error).partition(" - at `$.")
             field_name, _, rest = detail.partition(": ")
             if path:
-                field_name, rest = path.rstrip("`").split("[")[0], detail
-            if path:
-                rest = f"{values[field_name]!r} cannot be used: {rest[0].lower()}{rest[1:]}"
+                field_name = path.rstrip("`").split("[")[0]
+                field = next(field for field in cls.fields() if field.name == field_name)
+                rest = field.refusal(values[field_name])
             raise SettingsError(f"{origin.get(field_name, field_name)}: {rest}") from None
 
 
@@ -239,6 +256,7 @@ class Field:
     type: Any
     default: Any
     help: str
+    bounds: Meta
 
     @property
     def flag(self) -> str:
@@ -255,6 +273,28 @@ class Field:
     @property
     def multiple(self) -> bool:
         return get_origin(self.type) is tuple
+
+    def refusal(self, value: Any) -> str:
+        """What is said of a value that it cannot have."""
+        return f"{value!r} cannot be used: it takes {self._takes()}"
+
+    def _takes(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.type is bool:
+            return "true or false"
+        kind = {int: "a whole number", float: "a number"}.get(self.type, "a text")
+        bounds = self.bounds
+        limits = []
+        if bounds.gt is not None:
+            limits.append(f"above {bounds.gt}")
+        if bounds.ge is not None:
+            limits.append(f"of at least {bounds.ge}")
+        if bounds.le is not None:
+            limits.append(f"of at most {bounds.le}")
+        if bounds.multiple_of is not None:
+            limits.append(f"that is a multiple of {bounds.multiple_of}")
+        return " ".join([kind, " and ".join(limits)])
 
     def split(self, text: str) -> Any:
         """A variable's text as a value: several values are separated by commas."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 
+from ds4trio.engine.interface import RunnerLike
 from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.step import (
     Command,
@@ -17,7 +18,7 @@ from ds4trio.engine.step import (
     StepItem,
 )
 from ds4trio.engine.turns import InTurn
-from ds4trio.errors import InternalError, StepVoid, WireError
+from ds4trio.errors import EngineDied, InternalError, StepVoid, WireError
 
 VOCAB = 97
 NOTHING = -1
@@ -150,6 +151,63 @@ class FakeRunner:
         return [self._cache[opening.pages[p // size]][p % size] for p in range(length)]
 
 
+class MortalRunner(InTurn):
+    """Dies as the engine's process does: the next command fails, the one after it starts it again.
+
+    Attributes:
+        starts: how often it was started again.
+    """
+
+    def __init__(self, fake: FakeRunner) -> None:
+        super().__init__(fake)
+        self.starts = 0
+        self._fake = fake
+        self._alive = threading.Event()
+        self._alive.set()
+        self._ended = threading.Event()
+        self._started = threading.Event()
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        return self._alive.is_set()
+
+    def die(self) -> None:
+        """With whatever it is doing."""
+        self._alive.clear()
+        self._fake.gate.set()
+        self._ended.set()
+
+    def wait_for_start(self) -> None:
+        """Until it was started again, since this was asked last."""
+        self._started.wait()
+        self._started.clear()
+
+    def run(self, command: Command) -> Ran:
+        if not self.ready and command.reset:
+            self.starts += 1
+            self._alive.set()
+            self._started.set()
+        ran = super().run(command)
+        if not self.ready:
+            raise EngineDied("died")
+        return ran
+
+    def watch(self) -> bool:
+        self._alive.wait()
+        self._ended.wait()
+        self._ended.clear()
+        return not self._stopped.is_set()
+
+    def interrupt(self) -> bool:
+        self.die()
+        return True
+
+    def stop(self) -> None:
+        super().stop()
+        self._alive.set()
+        self._ended.set()
+
+
 class FakeEngine(Ledger):
     """The books of a real engine over a ``FakeRunner``.
 
@@ -169,13 +227,16 @@ class FakeEngine(Ledger):
         self.fake = FakeRunner(
             EngineInfo(vocab_size, context_length, page_size, pages, "nowhere", "none")
         )
-        super().__init__(InTurn(self.fake))
+        super().__init__(self._housing(self.fake))
         self.refused_token: int | None = None
         self.gate, self.in_step, self.batches = (
             self.fake.gate,
             self.fake.in_step,
             self.fake.batches,
         )
+
+    def _housing(self, fake: FakeRunner) -> RunnerLike:
+        return InTurn(fake)
 
     @property
     def sequences(self) -> Collection[int]:
@@ -193,3 +254,17 @@ class FakeEngine(Ledger):
         if self.refused_token in item.tokens:
             return InternalError("unlucky token")
         return super()._examine(item, seen)
+
+
+class MortalEngine(FakeEngine):
+    """One over a ``MortalRunner``.
+
+    Attributes:
+        mortal: that.
+    """
+
+    mortal: MortalRunner
+
+    def _housing(self, fake: FakeRunner) -> RunnerLike:
+        self.mortal = MortalRunner(fake)
+        return self.mortal

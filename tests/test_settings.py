@@ -71,6 +71,31 @@ def test_an_empty_key_is_refused(key: str) -> None:
         Settings.load({}, {"api_key": (key,)})
 
 
+@pytest.mark.parametrize("variable", ["DS4TRIO_API_KEY", "DS4TRIO_ALLOW_ORIGIN"])
+def test_a_list_that_holds_nothing_is_not_no_list(variable: str) -> None:
+    """Of two unset variables and a comma between them nobody may make a server without keys."""
+    with pytest.raises(SettingsError, match=rf"{variable}: ' , ' holds nothing"):
+        Settings.load({variable: " , "})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("port", "70000", "a whole number of at least 0 and of at most 65535"),
+        ("port", "many", "a whole number of at least 0 and of at most 65535"),
+        ("max_output_tokens", "0", "a whole number of at least 1"),
+        ("send_timeout", "0", "a number above 0"),
+        ("dtype", "int4", "one of auto, float32, bfloat16, float16, w8a16, int8"),
+        ("batching", "perhaps", "true or false"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_right_ones(name: str, value: str, said: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.load({}, {name: value})
+    flag = "--" + name.replace("_", "-")
+    assert str(error.value) == f"{flag}: {value!r} cannot be used: it takes {said}"
+
+
 def test_other_variables_do_not_matter() -> None:
     assert Settings.load({"PORT": "1", "DS4TRIO_": "x", "DS4TRIO_NONE": "1"}) == Settings()
 
@@ -106,6 +131,9 @@ def test_name_of_ds4_server_is_known_and_our_own_wins() -> None:
         ({}, {"kv_memory": "-1GiB"}, "--kv-memory"),
         ({}, {"kv_memory": "0"}, "--kv-memory"),
         ({"DS4TRIO_PORT": "line\nbreak"}, {}, "DS4TRIO_PORT"),
+        ({}, {"port": "8000.0"}, "--port"),
+        ({}, {"threads": "1e2"}, "--threads"),
+        ({}, {"model": " "}, "--model"),
     ],
 )
 def test_wrong_value_is_one_line_that_names_it(

@@ -80,9 +80,12 @@ class _BatchingCollector(Collector):
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    def _serves(self) -> bool:
+        return self._service.ready and self._service.generator.coalescer.ready
+
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            "ds4trio_ready", "1 when requests are served", value=float(self._service.ready)
+            "ds4trio_ready", "1 when requests are served", value=float(self._serves())
         )
         if not self._service.ready:
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -30,7 +31,7 @@ from ds4trio.batching.slots import Slots
 from ds4trio.batching.stats import BatchingStats
 from ds4trio.engine.interface import EngineLike
 from ds4trio.engine.step import EngineInfo, Ran, Refused, SamplingParams
-from ds4trio.errors import EngineLost, InternalError, ServerBusy, ServerStopping
+from ds4trio.errors import EngineDied, EngineLost, InternalError, ServerBusy, ServerStopping
 
 __all__ = ["Coalescer"]
 
@@ -49,6 +50,7 @@ class Coalescer:
         budget: what one step may hold.
         on_failure: what a failed step does to its members.
         speculate: let decode rows carry guesses while that pays.
+        step_timeout: seconds that a step may take; beyond them the engine counts as dead.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Coalescer:
         budget: Budget,
         on_failure: FailurePolicy = recover,
         speculate: bool = False,
+        step_timeout: float = math.inf,
     ) -> None:
         self.stats = BatchingStats()
         self._engine = engine
@@ -70,6 +73,7 @@ class Coalescer:
         self._budget = budget
         self._on_failure = on_failure
         self._speculate = speculate
+        self._step_timeout = step_timeout
         self._depth = 1 if budget.sessions == 1 else 2
         self._threads = trio.CapacityLimiter(self._depth)
         self._flights: deque[Flight] = deque()
@@ -101,7 +105,7 @@ class Coalescer:
 
     @property
     def ready(self) -> bool:
-        """False while the engine is being started again. Requests wait meanwhile."""
+        """False from the engine's death until it has been started again. Requests wait for it."""
         return self._engine.ready
 
     @property
@@ -163,10 +167,11 @@ class Coalescer:
                 of a step is its members' affair; whatever else is raised is a defect here.
         """
         async with trio.open_nursery() as flights:
+            flights.start_soon(self._watch)
             task_status.started()
             try:
                 while True:
-                    if self._flights or self._roster.runnable:
+                    if self._flights or self._roster.runnable or not self._engine.ready:
                         self._take_off(flights, self._depth)
                     else:
                         await self._gather()
@@ -189,11 +194,19 @@ class Coalescer:
         with contextlib.suppress(trio.WouldBlock):
             self._bell.send_nowait(None)
 
+    async def _watch(self) -> None:
+        """Ring when the engine has died, so that one that was idle is started again at once."""
+        limiter = trio.CapacityLimiter(1)
+        while await trio.to_thread.run_sync(
+            self._engine.watch, limiter=limiter, abandon_on_cancel=True
+        ):
+            self._ring()
+
     async def _gather(self) -> None:
         """Wait until there is something to step, and the window has closed."""
         if self.stats.went_idle():
             _log.info("idle: %s", self.stats.summary())
-        while not self._roster.runnable:
+        while not self._roster.runnable and self._engine.ready:
             await self._rung.receive()
             with trio.move_on_after(self._window):
                 while self._some_but_not_all_submitted():
@@ -206,8 +219,10 @@ class Coalescer:
     def _take_off(self, flights: trio.Nursery, depth: int) -> None:
         """Plan, prepare and hand over steps until so many are in flight."""
         while len(self._flights) < depth:
-            plan = self._plan()
-            if not plan.rows:
+            starts_it_again = not self._flights and not self._engine.ready
+            # Nobody has a part in that step, so nobody is to blame for what becomes of it.
+            plan = Plan() if starts_it_again else self._plan()
+            if not plan.rows and not starts_it_again:
                 return
             members = [Member(session, item, session.incarnation) for session, item in plan.rows]
             step = self._engine.prepare([item for _, item in plan.rows])
@@ -252,7 +267,7 @@ class Coalescer:
 
     async def _land(self) -> None:
         """Wait for the oldest step in flight, and hand out what it brings."""
-        await self._flights[0].landed.wait()
+        await self._flights[0].wait(self._engine, self._step_timeout)
         flight = self._flights.popleft()
         if flight.ran is not None:
             self._hand_out(flight, flight.ran)
@@ -266,8 +281,13 @@ class Coalescer:
         for later in void:
             await later.landed.wait()
         self._flights.clear()
-        _log.error("a step of %d sessions failed", len(flight.members), exc_info=error)
-        self.stats.failed_steps += 1
+        if flight.members:
+            _log.error("a step of %d sessions failed", len(flight.members), exc_info=error)
+            self.stats.failed_steps += 1
+        elif isinstance(error, EngineDied):
+            _log.warning("%s", error)
+        else:
+            _log.error("the engine could not be made ready", exc_info=error)
         for later in void:
             self._engine.abandon(later.step)
         members = [member.session for member in flight.members if member.stays]
@@ -277,6 +297,8 @@ class Coalescer:
 
     def _hand_out(self, flight: Flight, ran: Ran) -> None:
         result = self._engine.commit(flight.step, ran)
+        if not flight.members:
+            return
         wanted = [
             pair for pair in zip(flight.members, result.outcomes, strict=True) if pair[0].stays
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,8 @@ from ds4trio.engine.interface import EngineLike
 from ds4trio.engine.step import Evaluated, Ran, Step, StepItem, StepResult
 
 __all__ = ["Flight", "Member"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,18 @@ class Flight:
         except Exception as error:
             self.error = error
         self.landed.set()
+
+    async def wait(self, engine: EngineLike, patience: float) -> None:
+        """Wait for the end of the step, which is the oldest one in flight.
+
+        Args:
+            engine: it counts as dead when the step does not end.
+            patience: seconds, from now on; the start of an engine takes as long as it takes.
+        """
+        while not self.landed.is_set():
+            with trio.move_on_after(patience):
+                await self.landed.wait()
+                return
+            if engine.ready:
+                how = "the engine counts as dead" if engine.interrupt() else "nothing can end it"
+                _log.error("a step has not ended in %g s (--step-timeout): %s", patience, how)

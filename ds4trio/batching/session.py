@@ -62,6 +62,7 @@ class Session(TokenSequence):
         was_preempted: its pages were taken at least once.
         suspect_until: a step failed that would have brought it to this length. It is stepped alone
             until it has got there.
+        lone_deaths: how often the engine's process has died in such a step of it.
         draft: guesses that a decode row of it may carry.
         guessing: sets ``draft`` by what became of the guesses; None leaves it alone.
     """
@@ -79,6 +80,7 @@ class Session(TokenSequence):
     reused_at_first: int = 0
     was_preempted: bool = False
     suspect_until: int | None = None
+    lone_deaths: int = 0
     draft: int = 0
     guessing: Guessing | None = None
     _remaining: int = 0
@@ -222,7 +224,7 @@ class Session(TokenSequence):
         self.times.rows += rows
         self.times.last_step = trio.current_time()
         if self.suspect_until is not None and self.evaluated >= self.suspect_until:
-            self.suspect_until = None
+            self.suspect_until, self.lone_deaths = None, 0
         taken = 0
         for token in sampled:
             self._sampled(token, rows)
@@ -278,8 +280,9 @@ class Session(TokenSequence):
 
     def retry(self) -> None:
         """Its step failed. All its tokens wait to be evaluated anew, in steps of its own until it
-        is beyond where that step would have brought it."""
-        self.suspect_until = self.evaluated + self.in_flight[0].most
+        is beyond where that step, or one that failed before, would have brought it."""
+        reach = self.evaluated + self.in_flight[0].most
+        self.suspect_until = max(reach, self.suspect_until or 0)
         self.preempted()
 
     def fail(self, error: WireError) -> None:

@@ -27,7 +27,7 @@ def _option(field: Field) -> click.Option:
     if field.multiple:
         return click.Option([field.flag], multiple=True, **flag)
     if field.choices:
-        return click.Option([field.flag], type=click.Choice(field.choices), **flag)
+        return click.Option([field.flag], type=str, metavar=f"[{'|'.join(field.choices)}]", **flag)
     return click.Option([field.flag], type=str, metavar="VALUE", **flag)
 
 

@@ -38,6 +38,7 @@ async def _run(settings: Settings, runner: ProcessRunner | None) -> int:
     config.websocket_max_message_size = settings.max_body_bytes
     config.accesslog = None
     config.errorlog = "-"
+    config.loglevel = settings.log_level
     try:
         sockets = config.create_sockets()
     except OSError as error:

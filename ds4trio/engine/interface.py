@@ -30,7 +30,7 @@ class EngineLike(Protocol):
 
     @property
     def ready(self) -> bool:
-        """False while the engine is being started again."""
+        """False from its death until it has been started again, which a step does."""
         ...
 
     @property
@@ -93,6 +93,14 @@ class EngineLike(Protocol):
         """The step failed or was not run: its sequences are as they were before it."""
         ...
 
+    def watch(self) -> bool:
+        """As ``RunnerLike.watch``. Blocks; for a worker thread."""
+        ...
+
+    def interrupt(self) -> bool:
+        """As ``RunnerLike.interrupt``."""
+        ...
+
     def stop(self) -> None:
         """Run no more steps, and end what belongs to the engine. Blocks; any thread may call it.
 
@@ -111,7 +119,7 @@ class RunnerLike(Protocol):
 
     @property
     def ready(self) -> bool:
-        """False while it is being started again."""
+        """False from its death until it has been started again, which a command does."""
         ...
 
     def run(self, command: Command) -> Ran:
@@ -123,6 +131,22 @@ class RunnerLike(Protocol):
 
     def leave_out(self, number: int) -> None:
         """The command of this number does not come, if it has not come: go on without it."""
+        ...
+
+    def watch(self) -> bool:
+        """Wait until the runner has died, whether it had anything to do or not.
+
+        Returns:
+            False when it was stopped instead. One that is being started again is waited for first.
+        """
+        ...
+
+    def interrupt(self) -> bool:
+        """End a command that takes too long: it fails with ``EngineDied``.
+
+        Returns:
+            Whether that is possible here.
+        """
         ...
 
     def stop(self) -> None:

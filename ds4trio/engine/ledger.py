@@ -70,7 +70,7 @@ class Ledger:
 
     @property
     def ready(self) -> bool:
-        """False while the runner is being started again."""
+        """False from the death of the runner until it has been started again."""
         return self._runner.ready
 
     @property
@@ -247,6 +247,14 @@ class Ledger:
         self._reset = True
         self._closed.clear()
         self._opened = dict.fromkeys(self._sequences)
+
+    def watch(self) -> bool:
+        """Wait until the runner has died; False when it was stopped instead. Blocks."""
+        return self._runner.watch()
+
+    def interrupt(self) -> bool:
+        """End a step that takes too long, where the runner can do that."""
+        return self._runner.interrupt()
 
     def stop(self) -> None:
         """Run no more steps. Blocks until what belongs to the runner has ended."""

@@ -41,7 +41,7 @@ class ProcessRunner:
     before is done.
 
     Attributes:
-        ready: False while the process is being started again.
+        ready: False from the death of the process until it has been started again.
     """
 
     def __init__(self, spec: RunnerSpec) -> None:
@@ -51,7 +51,7 @@ class ProcessRunner:
         self._sending, self._answering = Turns(), Turns()
         self._stopping = threading.Event()
         self._child: _Child | None = _Child(spec)
-        self._changing = threading.Lock()
+        self._changing = threading.Condition()
 
     @property
     def info(self) -> EngineInfo:
@@ -65,7 +65,11 @@ class ProcessRunner:
             assert self._child is not None
             self._info = self._child.started()
             # What the machine can spare may be less when it is started again.
-            self._spec = replace(self._spec, pages=self._info.total_pages)
+            self._spec = replace(
+                self._spec,
+                pages=self._info.total_pages,
+                context_length=self._info.context_length,
+            )
         return self._info
 
     @property
@@ -102,9 +106,36 @@ class ProcessRunner:
         """End the process, in the middle of a step if need be."""
         with self._changing:
             self._stopping.set()
+            self._changing.notify_all()
             child = self._child
         if child is not None:
             child.end()
+
+    def watch(self) -> bool:
+        """Wait until the process has ended, in the middle of a command or idle. The first command
+        after that fails with ``EngineDied``, and the next one starts it again.
+
+        Returns:
+            False when it was stopped instead.
+        """
+        with self._changing:
+            self._changing.wait_for(lambda: self._stopping.is_set() or self.ready)
+            child = self._child
+        if child is None or self._stopping.is_set():
+            return not self._stopping.is_set()
+        child.process.wait()
+        with self._changing:
+            if self._child is child:
+                self.ready = False
+        return not self._stopping.is_set()
+
+    def interrupt(self) -> bool:
+        """Kill the process, if it is not just being started. Its command fails."""
+        with self._changing:
+            child = self._child if self.ready else None
+        if child is not None:
+            child.process.kill()
+        return True
 
     def _hand_over(self, command: Command) -> _Child:
         if self._child is None and not command.reset:
@@ -122,6 +153,7 @@ class ProcessRunner:
             with self._changing:
                 if self._child is child:
                     self._child = None
+                    self.ready = False
             if self._stopping.is_set():
                 raise StepVoid("the engine has been stopped") from None
             raise EngineDied(f"the engine's process {how}") from None
@@ -143,7 +175,8 @@ class ProcessRunner:
                     if self._stopping.is_set():
                         raise StepVoid("the engine has been stopped")
                     child = self._child = _Child(self._spec)
-                child.started()
+                if child.started() != self._info:
+                    raise ModelUnavailable("the model is another one now")
             # OSError: the system has no descriptors or no memory left for it.
             except (EngineDied, ModelUnavailable, OSError) as error:
                 _log.error("the engine's process could not be started again: %s", error)
@@ -153,7 +186,9 @@ class ProcessRunner:
                     child.end()
             else:
                 _log.warning("the engine's process was started again")
-                self.ready = True
+                with self._changing:
+                    self.ready = True
+                    self._changing.notify_all()
                 return child
         raise EngineLost("the engine's process died and could not be started again")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ds4trio.errors import ModelUnavailable
 from ds4trio.models.load import load_model
 from ds4trio.models.resolve import ModelSource
 from ds4trio.settings import Settings
@@ -52,23 +53,28 @@ class RunnerSpec:
         """Read the weights and make the runner. Blocks for seconds.
 
         Raises:
-            ModelUnavailable: as ``load_model`` and ``Runner`` do.
+            ModelUnavailable: as ``load_model`` and ``Runner`` do; or there is not enough memory.
         """
         model = load_model(self.source)  # what is wrong with files is said soon
         from ds4trio.engine.runner import Runner
         from ds4trio.models.lora import open_adapter
 
-        return Runner(
-            model.config,
-            model.weights,
-            device=self.device,
-            dtype=self.dtype,
-            batch_invariant=self.batch_invariant,
-            context_length=self.context_length,
-            kv_memory=self.kv_memory,
-            page_size=self.page_size,
-            pages=self.pages,
-            threads=self.threads,
-            keep_in=model.folder,
-            adapters=[open_adapter(name, path, model.config) for name, path in self.adapters],
-        )
+        try:
+            return Runner(
+                model.config,
+                model.weights,
+                device=self.device,
+                dtype=self.dtype,
+                batch_invariant=self.batch_invariant,
+                context_length=self.context_length,
+                kv_memory=self.kv_memory,
+                page_size=self.page_size,
+                pages=self.pages,
+                threads=self.threads,
+                keep_in=model.folder,
+                adapters=[open_adapter(name, path, model.config) for name, path in self.adapters],
+            )
+        except MemoryError as error:
+            raise ModelUnavailable(
+                f"There is not enough memory ({error}); a smaller --kv-memory or model needs less."
+            ) from error

@@ -64,7 +64,7 @@ class InTurn:
     def __init__(self, runner: _Steps) -> None:
         self._runner = runner
         self._turns = Turns()
-        self._stopped = False
+        self._stopped = threading.Event()
 
     @property
     def info(self) -> EngineInfo:
@@ -72,12 +72,19 @@ class InTurn:
 
     def run(self, command: Command) -> Ran:
         with self._turns.turn(command.number):
-            if self._stopped:
+            if self._stopped.is_set():
                 raise StepVoid("the engine has been stopped")
             return self._runner.step(command)
 
     def leave_out(self, number: int) -> None:
         self._turns.leave_out(number)
 
+    def watch(self) -> bool:
+        self._stopped.wait()  # it dies with this process only
+        return False
+
+    def interrupt(self) -> bool:
+        return False
+
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped.set()

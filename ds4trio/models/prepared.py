@@ -41,13 +41,16 @@ log = logging.getLogger(__name__)
 
 INDEX = "model.msgpack"
 TOKENIZER = "tokenizer.json"
-FORMAT = 3
+DIGEST_BYTES = 32
+"""The index begins with a SHA-256 of what follows."""
+
+FORMAT = 4
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """The converted part of a GGUF file; ``tokenizer.json``, of ``tokenizer_size`` bytes, lies
-    beside it."""
+    """The converted part of a GGUF file; ``tokenizer.json``, whose checksum this has, lies beside
+    it."""
 
     config: ModelConfig
     tensors: dict[str, TensorInfo]
@@ -55,7 +58,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bos_token: str | None
     eos_token: str | None
     add_bos: bool
-    tokenizer_size: int
+    tokenizer_digest: bytes
 
 
 def open_gguf(name: str, path: Path, *, progress: Progress | None = None) -> LoadedModel:
@@ -111,14 +114,25 @@ def _digest(text: str) -> str:
 def _read(folder: Path) -> Prepared | None:
     """The conversion in a folder; None if it is not there or not whole."""
     try:
-        prepared = msgspec.msgpack.decode((folder / INDEX).read_bytes(), type=Prepared)
-        size = (folder / TOKENIZER).stat().st_size
+        kept = (folder / INDEX).read_bytes()
+        digest, index = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
+        whole = digest == _checksum(index)
+        prepared = msgspec.msgpack.decode(index, type=Prepared) if whole else None
+        tokenizer = _checksum((folder / TOKENIZER).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError, ModelUnavailable) as error:
         log.warning("the conversion in %s is damaged and is made anew: %s", folder, error)
         return None
-    return prepared if size == prepared.tokenizer_size else None
+    if prepared is None or tokenizer != prepared.tokenizer_digest:
+        log.warning("the conversion in %s is damaged and is made anew", folder)
+        return None
+    return prepared
+
+
+def _checksum(content: bytes) -> bytes:
+    """A changed number in the index would be served as another model, and without a word."""
+    return hashlib.sha256(content).digest()
 
 
 def _convert(paths: Sequence[Path], folder: Path, progress: Progress) -> Prepared:
@@ -145,10 +159,10 @@ def _convert(paths: Sequence[Path], folder: Path, progress: Progress) -> Prepare
         bos_token=_token(metadata, "bos"),
         eos_token=_token(metadata, "eos"),
         add_bos=adds_bos(metadata),
-        tokenizer_size=len(saved),
+        tokenizer_digest=_checksum(saved),
     )
     index = msgspec.msgpack.encode(prepared)
-    publish_file(folder / INDEX, lambda part: _write(part, index))
+    publish_file(folder / INDEX, lambda part: _write(part, _checksum(index) + index))
     _forget_older(folder)
     progress(step, 3, 3)
     return prepared

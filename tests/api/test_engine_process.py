@@ -74,6 +74,33 @@ async def test_eight_streams_survive_the_death_of_the_engine(talkative: Path) ->
         os.kill(second, 0)
 
 
+async def test_an_engine_that_dies_idle_is_started_again_at_once(talkative: Path) -> None:
+    async with serving_tiny(talkative, engine="process", threads=1) as api:
+        with trio.fail_after(RESTART_SECONDS):
+            first = engine_pid(api)
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: not api.coalescer.ready)
+            health = await api.http.get("/health")
+            assert (health.status_code, health.json()) == (503, {"status": "restarting"})
+            assert "ds4trio_ready 0.0" in (await api.http.get("/metrics")).text
+            await until(lambda: api.coalescer.ready)
+        assert engine_pid(api) != first
+        assert (await api.http.get("/health")).status_code == 200
+        assert api.coalescer.stats.failed_steps == 0
+
+
+async def test_an_engine_that_stands_still_is_replaced(talkative: Path) -> None:
+    texts: dict[int, str] = {}
+    async with serving_tiny(talkative, engine="process", threads=1, step_timeout=2.0) as api:
+        with trio.fail_after(RESTART_SECONDS):
+            await ask(api, 1, texts)
+            os.kill(engine_pid(api), signal.SIGSTOP)
+            again: dict[int, str] = {}
+            await ask(api, 1, again)
+        assert again == texts
+        await api.at_rest()
+
+
 async def test_an_engine_that_dies_idle_is_there_again_when_it_is_wanted(talkative: Path) -> None:
     texts: dict[int, str] = {}
     async with serving_tiny(talkative, engine="process", threads=1) as api:

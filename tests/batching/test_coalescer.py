@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from ds4trio.errors import (
     ServerStopping,
     TokenOutOfVocabulary,
 )
-from tests.fake_engine import FakeEngine, expected, next_token
+from tests.fake_engine import FakeEngine, MortalEngine, expected, next_token
 
 SAMPLING = SamplingParams()
 
@@ -40,6 +41,7 @@ async def running(
     max_waiting: int = 8,
     budget: Budget | None = None,
     on_failure: FailurePolicy = recover,
+    step_timeout: float = math.inf,
 ) -> AsyncIterator[Coalescer]:
     coalescer = Coalescer(
         engine,
@@ -48,6 +50,7 @@ async def running(
         window=window,
         budget=budget or Budget(step_tokens=512, prefill_chunk=128, sessions=max_sessions),
         on_failure=on_failure,
+        step_timeout=step_timeout,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(coalescer.run)
@@ -388,6 +391,106 @@ async def test_when_the_engine_dies_everybody_is_evaluated_anew() -> None:
         second = await bystander.eval()
         assert [first.token, second.token] == expected([1, 2, 3], 2)
         assert engine.batches[-1] == (StepItem(bystander.id, (1, 2, 3, first.token)),)
+
+
+class Killer:
+    """Kills the engine with steps that hold one sequence.
+
+    Args:
+        left: how often, by how many tokens the sequence must have.
+    """
+
+    def __init__(self, engine: FakeEngine, sequence: int, left: dict[int, int]) -> None:
+        self.left = left
+        self._sequence, self._length = sequence, 0
+        engine.fake.speak, engine.fake.fault = self._speak, self._fault
+
+    def _speak(self, opening: Opening, tokens: Sequence[int]) -> int:
+        if opening.sequence == self._sequence:
+            self._length = len(tokens)
+        return next_token(tokens)
+
+    def _fault(self, items: Sequence[StepItem]) -> Exception | None:
+        for place, left in self.left.items():
+            here = self._length >= place and any(item.sequence == self._sequence for item in items)
+            if here and left:
+                self.left[place] -= 1
+                return EngineDied("killed")
+        return None
+
+
+@pytest.mark.parametrize("places", [(0,), (7,), (5, 20, 40)])
+async def test_who_kills_the_engine_three_times_in_a_row_ends_no_lone_stream(
+    places: tuple[int, ...],
+) -> None:
+    """From outside, that is: the first death, and two of the request by itself; and again once the
+    request has got beyond that place."""
+    engine = FakeEngine()
+    Killer(engine, sequence=1, left=dict.fromkeys(places, 3))
+    async with running(engine) as coalescer:
+        assert await answer(coalescer, [42], 60) == expected([42], 60)
+        assert coalescer.stats.failed_steps == 3 * len(places)
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_a_request_that_always_kills_the_engine_ends_alone_after_four_deaths() -> None:
+    engine = FakeEngine()
+    killer = Killer(engine, sequence=3, left={4: 1000})
+    async with running(engine) as coalescer:
+        outcomes = await members_of_a_failed_step(coalescer, engine)
+        assert sorted(errors for _, errors in outcomes) == [0] * 7 + [1]
+        assert killer.left == {4: 1000 - 4}
+        assert coalescer.stats.failed_steps == 4
+        await assert_everything_returned(coalescer, engine)
+
+
+async def test_an_engine_that_dies_idle_is_started_again_before_anybody_asks() -> None:
+    """What rests loses nothing, and is not suspected."""
+    engine = MortalEngine()
+    async with running(engine) as coalescer, coalescer.session(SAMPLING) as resting:
+        first = await resting.eval([1, 2, 3])
+        for _ in range(2):
+            engine.mortal.die()
+            with trio.fail_after(5):
+                await trio.to_thread.run_sync(engine.mortal.wait_for_start, abandon_on_cancel=True)
+        assert coalescer.stats.failed_steps == coalescer.stats.retries == 0
+        assert resting.suspect_until is None
+        second = await resting.eval()
+        assert [first.token, second.token] == expected([1, 2, 3], 2)
+        assert await answer(coalescer, [42], 5) == expected([42], 5)
+
+
+async def test_a_step_that_hangs_is_ended_and_made_good() -> None:
+    engine = MortalEngine()
+    async with running(engine, step_timeout=0.05) as coalescer:
+        engine.gate.clear()  # only its death opens it
+        with trio.fail_after(5):
+            assert await answer(coalescer, [42], 20) == expected([42], 20)
+        assert engine.mortal.starts == 1
+        assert coalescer.stats.failed_steps == 1
+
+
+async def test_an_engine_that_cannot_be_ended_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, asked = FakeEngine(), trio.Event()
+    interrupt = engine.interrupt
+
+    def interrupted() -> bool:
+        asked.set()
+        return interrupt()
+
+    monkeypatch.setattr(engine, "interrupt", interrupted)
+    async with running(engine, step_timeout=0.01) as coalescer:
+        engine.gate.clear()
+        async with trio.open_nursery() as nursery:
+            tokens: list[int] = []
+            nursery.start_soon(answer, coalescer, [42], 3, tokens)
+            with trio.fail_after(5):
+                await asked.wait()
+            engine.gate.set()
+        assert tokens == expected([42], 3)
+        assert coalescer.stats.failed_steps == 0
 
 
 async def test_a_step_that_never_reaches_the_engine_is_made_good(

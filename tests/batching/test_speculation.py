@@ -96,11 +96,11 @@ async def test_many_users_get_the_same_whatever_pages_there_are(pair: Pair) -> N
     texts = prompts(6, 12, seed=2, longest=50)
     wanted = [(text, WISHES[i % 4], 20 + 13 * i, frozenset[int]()) for i, text in enumerate(texts)]
     plain, _ = await answers(make_engine(pair), wanted, speculate=False)
-    for pages in (64, 12):
+    for pages in (64, 9):  # one sequence takes all of the nine
         guessed, coalescer = await answers(make_engine(pair, pages=pages), wanted, speculate=True)
         assert guessed == plain
         assert coalescer.stats.accepted_tokens > 0
-        assert (coalescer.stats.preemptions > 0) is (pages == 12)
+        assert (coalescer.stats.preemptions > 0) is (pages == 9)
 
 
 async def test_limits_and_stop_tokens_count_within_guesses(pair: Pair) -> None:

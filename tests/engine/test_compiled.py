@@ -159,6 +159,23 @@ def test_a_damaged_file_is_made_anew(
     assert installed.start() == ("[0, 2, 4]", [])
 
 
+def test_code_of_another_signature_is_not_taken(installed: Installed) -> None:
+    """Two servers that are started at once number the files of their signatures alike."""
+    installed.with_kernel()
+    kernel = installed.native / "kernel.py"
+    two = KERNEL.replace("void(int64[::1])", "void(int64[::1]), void(float64[::1])")
+    kernel.write_text(two.replace("import int64", "import float64, int64"))
+    installed.start()
+    one, other = sorted(installed.native.rglob("kernel.kernel*.nbc"))
+    code = one.read_bytes(), other.read_bytes()
+    for place, foreign in zip((one, other), reversed(code), strict=True):
+        one.write_bytes(code[0])
+        other.write_bytes(code[1])
+        place.write_bytes(foreign)
+        assert installed.start() == ("[0, 2, 4]", [COMPILING])
+        assert installed.start() == ("[0, 2, 4]", [])
+
+
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_the_server_says_that_it_compiles(
     installed: Installed, tiny_model: Path, tmp_path: Path, engine: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from ds4trio.engine.step import Command, Evaluated, Opening, Row, SamplingParams
 from ds4trio.errors import EngineDied, EngineLost, ModelUnavailable, StepFailed, StepVoid
 from ds4trio.models.load import load_model
 from ds4trio.models.resolve import ModelSource
+from tests.tiny import make_tiny_model
 
 DRAWN = SamplingParams(temperature=0.8, seed=3, logprobs=True, top_logprobs=2)
 PATIENCE = 60.0
@@ -148,7 +151,7 @@ def test_two_threads_are_answered_in_order(runner: ProcessRunner) -> None:
 
 def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path: Path) -> None:
     runner = ProcessRunner(spec_for(tmp_path))
-    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json") as caught:
+    with pytest.raises(ModelUnavailable, match=r"config\.json") as caught:
         _ = runner.info
     assert "\n" not in str(caught.value)
     runner.stop()
@@ -163,6 +166,66 @@ def test_a_fault_of_ours_at_loading_is_said_and_no_signal(tiny_model: Path) -> N
     runner = ProcessRunner(Unlucky(spec_for(tiny_model).source))
     with pytest.raises(ModelUnavailable, match="LookupError: it is not there"):
         _ = runner.info
+    runner.stop()
+
+
+def test_whoever_watches_hears_of_a_death_whether_idle_or_in_a_step(tiny_model: Path) -> None:
+    """And that it was stopped, which is none."""
+    runner = ProcessRunner(spec_for(tiny_model))
+    engine = Ledger(runner)
+    heard: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def watch() -> None:
+        while runner.watch():
+            heard.put(runner.ready)
+        heard.put(True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    engine.eval_batch([])
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    assert heard.get(timeout=PATIENCE) is False
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        engine.eval_batch([])
+    engine.eval_batch([])
+    assert engine.ready
+    os.kill(runner.pid, signal.SIGSTOP)  # it hangs
+    killer = threading.Timer(0.2, runner.interrupt)
+    killer.start()
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        engine.eval_batch([])
+    assert heard.get(timeout=PATIENCE) is False
+    engine.eval_batch([])
+    assert engine.ready
+    engine.stop()
+    assert heard.get(timeout=PATIENCE) is True
+    watcher.join(PATIENCE)
+    killer.join(PATIENCE)
+
+
+def test_one_that_is_being_started_is_not_interrupted(tiny_model: Path) -> None:
+    runner = ProcessRunner(spec_for(tiny_model))
+    engine = Ledger(runner)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        engine.eval_batch([])
+    starting = threading.Thread(target=engine.eval_batch, args=([],))
+    starting.start()
+    while starting.is_alive() and not engine.ready:
+        runner.interrupt()
+        time.sleep(0.001)
+    starting.join(PATIENCE)
+    assert engine.ready
+    engine.stop()
+
+
+def test_more_memory_than_there_is_is_said_in_one_line(tiny_model: Path) -> None:
+    runner = ProcessRunner(replace(spec_for(tiny_model), kv_memory=2**60))
+    with pytest.raises(ModelUnavailable, match="not enough memory") as caught:
+        _ = runner.info
+    assert "\n" not in str(caught.value)
     runner.stop()
 
 
@@ -181,6 +244,26 @@ def test_one_that_cannot_be_started_again_is_lost(
         with pytest.raises(error):
             engine.eval_batch([])
     assert not engine.ready
+    engine.stop()
+
+
+def test_another_model_in_the_place_of_the_first_is_not_taken(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has the tokenizer and the limits of the first."""
+    monkeypatch.setattr(process, "PAUSES", (0.0,))
+    other = make_tiny_model(tmp_path / "other", max_position_embeddings=64)
+    folder = tmp_path / "model"
+    folder.symlink_to(tiny_model)
+    runner = ProcessRunner(spec_for(folder))
+    engine = Ledger(runner)
+    folder.unlink()
+    folder.symlink_to(other)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    for error in (EngineDied, EngineLost):
+        with pytest.raises(error):
+            engine.eval_batch([])
     engine.stop()
 
 

@@ -135,7 +135,7 @@ def test_a_changed_file_is_converted_anew_and_the_old_conversion_goes(
 
 
 @pytest.mark.parametrize("name", ["model.msgpack", "tokenizer.json"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "empty", "flipped"])
 def test_a_damaged_conversion_is_made_anew(
     cache: Path, tiny_gguf: Path, name: str, damage: str
 ) -> None:
@@ -143,6 +143,11 @@ def test_a_damaged_conversion_is_made_anew(
     good = kept.read_bytes()
     if damage == "gone":
         kept.unlink()
+    elif damage == "flipped":
+        for place in range(0, len(good), len(good) // 50):
+            kept.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+            open_gguf("a", tiny_gguf)
+            assert kept.read_bytes() == good
     else:
         kept.write_bytes(good[: len(good) // 2 if damage == "cut" else 0])
     open_gguf("a", tiny_gguf)

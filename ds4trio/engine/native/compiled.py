@@ -25,6 +25,7 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
 )
 from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
 
 from ds4trio.models.cache import cache_folder
 
@@ -116,11 +117,20 @@ class _Cache(FunctionCache):
         result = None
         try:
             result = super().load_overload(signature, target)
+            if result is not None and not self._is_asked_for(result, signature):
+                result = None  # what is compiled now takes its place
         except Exception:  # damaged, which can raise anything, or not ours to read
             self._begin_anew()
         if result is None:
             _announce()
         return result
+
+    def _is_asked_for(self, result: Any, signature: Any) -> bool:
+        """Two servers that start at the same time, for kernels of different types, may both write
+        the file that the list of one of them names."""
+        arguments, _ = normalize_signature(signature)
+        name = self._py_func.__qualname__
+        return bool(result.signature.args == arguments and result.fndesc.qualname == name)
 
     def save_overload(self, signature: Any, result: Any) -> None:
         try:

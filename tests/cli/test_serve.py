@@ -1,0 +1,58 @@
+"""``ds4trio serve`` as a command: what it says, and when it says nothing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ds4trio.cli.serve import serve
+from tests.serve_check import get, wait_until_ready
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--dtype", "int4"), ("--port", "many"), ("--log-level", "loud")]
+)
+def test_a_wrong_value_is_one_line_whatever_the_flag(flag: str, value: str) -> None:
+    result = CliRunner().invoke(serve, [flag, value])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"Error: {flag}: {value!r} cannot be used: it takes ")
+
+
+def test_at_level_warning_a_server_says_nothing_as_long_as_all_is_well(tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ds4trio", "serve", "--log-level", "warning"),
+            *("--port", str(port), "--model", str(tiny_model), "--kv-memory", "1MiB"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            _wait_until_it_listens(port, server)
+            wait_until_ready(address)
+            assert get(f"{address}/v1/models")[0] == 200
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.stderr is not None
+        assert server.stderr.read() == ""
+        assert server.wait() == 0
+
+
+def _wait_until_it_listens(port: int, server: subprocess.Popen[str]) -> None:
+    while server.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            continue
+        return
+    raise AssertionError("it has ended")
