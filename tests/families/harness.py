@@ -16,13 +16,15 @@ from transformers import PreTrainedModel
 
 from ds4trio.engine.attention import Span
 from ds4trio.models.folder import open_folder
+from ds4trio.models.gguf_weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.prepared import open_gguf
+from ds4trio.models.sources import SourcedWeights
 from tests.engine.builders import Bench, Pair, prompts
 from tests.models.gguf_files import add_value, tokenizer_metadata
 from tests.tiny import write_tokenizer
 
-__all__ = ["DECODED", "TOLERANCE", "agree", "as_folder", "as_gguf", "randomise"]
+__all__ = ["DECODED", "TOLERANCE", "VERIFIED", "agree", "as_folder", "as_gguf", "randomise"]
 
 TOLERANCE = 2e-3
 """Largest difference of a logit. Logits of these models are between -10 and 10 or so; float32 sums
@@ -32,6 +34,10 @@ DECODED = 64
 """Steps of one token after each prompt."""
 
 PAGE = 16
+
+VERIFIED: set[tuple[str, str, str]] = set()
+"""What has agreed so far: transformers' name of the architecture, the kind of file, and the way of
+attending."""
 
 
 def randomise(model: PreTrainedModel, seed: int = 0, scale: float = 0.15) -> PreTrainedModel:
@@ -138,3 +144,6 @@ def agree(
     for text, pieces in zip(whole, found, strict=True):
         difference = (torch.cat(pieces) - pair.expected(text)).abs().max()
         assert float(difference) < tolerance, float(difference)
+    raw = model.weights._raw if isinstance(model.weights, SourcedWeights) else None
+    file = "GGUF" if isinstance(raw, GgufWeights) else "safetensors"
+    VERIFIED.add((reference.config.model_type, file, "torch" if plain else "native"))
