@@ -14,11 +14,19 @@ from typing import Any, Protocol
 
 import torch
 
-from ds4trio.engine.attention_parts import Chunk, LoneRow, Part, RowsApart, RowsGathered, Span
+from ds4trio.engine.attention_parts import (
+    Chunk,
+    LoneRow,
+    Part,
+    RowsApart,
+    RowsGathered,
+    Scoring,
+    Span,
+)
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.paged import has_kernels, store_rows
-from ds4trio.engine.paged_parts import paged_parts
+from ds4trio.engine.paged_parts import kernels_suit, paged_parts
 from ds4trio.engine.rope import Rotary
 from ds4trio.engine.streams import PagedStreams
 from ds4trio.models.config import ModelConfig
@@ -160,11 +168,13 @@ class PagedAttention:
         config: of the model.
         cache: the pages.
         context_length: positions that a sequence can have.
-        paged: use the kernels of ``paged.py``; None where the device has them.
+        paged: use the kernels of ``paged.py``, for heads that suit them; None where the device has
+            them.
         batch_invariant: attend every row by itself, in the same way in every step.
 
     Attributes:
-        cache, paged, batch_invariant: what it was made with.
+        cache, batch_invariant: what it was made with.
+        paged: whether it uses the kernels.
     """
 
     def __init__(
@@ -186,7 +196,8 @@ class PagedAttention:
             Rotary(rope, context_length, self._device, complex_numbers=complex_numbers)
             for rope in config.ropes
         ]
-        self.paged = has_kernels(self._device) if paged is None else paged
+        able = has_kernels(self._device) if paged is None else paged
+        self.paged = able and kernels_suit(config)
         self.batch_invariant = batch_invariant
 
     @staticmethod
@@ -237,17 +248,23 @@ class PagedAttention:
         if kind.rope is not None:
             turned = self._rotaries[kind.rope].turn(turned, plan.rotations[kind.rope])
         queries, keys = turned[:, :-kv_heads], turned[:, -kv_heads:]
+        scoring = Scoring(kind.window, self._config.attention_soft_cap, sinks)
         if self.paged:
             cached = self.cache.keys[layer], self.cache.values[layer]
             store_rows(*cached, plan.pages, plan.offsets, keys, values)
         else:
             self.cache.write(layer, plan.pages, plan.offsets, keys, values)
         if len(plan.parts) == 1:
-            return plan.parts[0].attend(self.cache, layer, queries, keys, values)
+            return plan.parts[0].attend(self.cache, layer, queries, keys, values, scoring)
         return torch.cat(
             [
                 part.attend(
-                    self.cache, layer, queries[part.rows], keys[part.rows], values[part.rows]
+                    self.cache,
+                    layer,
+                    queries[part.rows],
+                    keys[part.rows],
+                    values[part.rows],
+                    scoring,
                 )
                 for part in plan.parts
             ]

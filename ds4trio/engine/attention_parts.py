@@ -6,7 +6,7 @@ or position, and its scores are minus infinity.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ds4trio.engine.kv_cache import KVCache
 
-__all__ = ["Chunk", "Part", "RowsApart", "RowsGathered", "Span"]
+__all__ = ["Chunk", "LoneRow", "Part", "RowsApart", "RowsGathered", "Scoring", "Span"]
 
 SOFTMAX_LANES = 16
 """From this width on, torch's softmax of a row has the same bits whether the row ends there or is
@@ -24,6 +24,10 @@ continued with minus infinity (checked for AVX2 and AVX-512)."""
 
 APART = 256
 """Positions that ``RowsApart`` looks at together, at least a page."""
+
+
+SCORES = 2**24
+"""Scores that ``Chunk`` holds at a time where torch's fused attention cannot be used."""
 
 
 LoneRow = tuple[Sequence[int], int]
@@ -49,6 +53,38 @@ class Span:
         return self.start + self.count
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a layer makes of scores.
+
+    Attributes:
+        window: a row sees so many of the last positions, its own among them; 0 sees all.
+        soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them.
+        sinks: float32 [heads], for each a score more whose value is zero; None for none.
+    """
+
+    window: int = 0
+    soft_cap: float = 0.0
+    sinks: torch.Tensor | None = None
+
+    def capped(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scores in float32, capped."""
+        scores = scores.float()
+        return self.soft_cap * (scores / self.soft_cap).tanh() if self.soft_cap else scores
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        """Softmax of scores, float32 [..., kv_heads, heads / kv_heads, rows, positions]. The sink
+        comes first: where it stands must not depend on how many positions others see."""
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks.view(*scores.shape[-4:-2], 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat((sinks, scores), -1).softmax(-1)[..., 1:]
+
+    def first(self, position: int) -> int:
+        """The first position that the row at a position sees."""
+        return max(0, position - self.window + 1) if self.window else 0
+
+
 class Part(Protocol):
     """Some consecutive rows of a step, and how they attend."""
 
@@ -61,6 +97,7 @@ class Part(Protocol):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
         """Attend, for these rows only, whose keys and values are stored already.
 
@@ -68,10 +105,11 @@ class Part(Protocol):
             cache: the pages.
             layer: of the decoder.
             queries: [rows, heads, head_dim], rotated and scaled.
-            keys, values: [rows, kv_heads, head_dim], keys rotated.
+            keys, values: [rows, kv_heads, head_dim] and [..., value_dim], keys rotated.
+            scoring: of the layer.
 
         Returns:
-            [rows, heads * head_dim].
+            [rows, heads * value_dim].
         """
         ...
 
@@ -80,25 +118,33 @@ class _RowGrid:
     """Which pages and places a group of rows reads, padded to the longest row.
 
     Attributes:
-        pages: int64 [rows, most pages]; a shorter row repeats its first page.
-        slots: int64 [rows, width], page * page_size + offset of each position; a shorter row
-            repeats its first position, so that no row reads what is not its own.
+        pages: int64 [rows, most pages], those that a row sees; a shorter row repeats its first one.
+        slots: int64 [rows, width], page * page_size + offset of each position; for those that it
+            does not see a row repeats one that it sees, so that none reads what is not its own.
         width: positions that the softmax runs over.
-        beyond: bool [rows, 1, width], true past a row's length; None where no row has padding.
+        unseen: bool [rows, 1, 1, 1, width]; None where every row sees all.
     """
 
-    def __init__(self, group: Sequence[LoneRow], page_size: int) -> None:
-        longest = max(length for _, length in group)
-        most = -(-longest // page_size)
-        held = [list(pages[: -(-length // page_size)]) for pages, length in group]
-        self.pages = torch.tensor([own + own[:1] * (most - len(own)) for own in held])
-        self.width = longest if longest >= SOFTMAX_LANES else most * page_size
-        lengths = torch.tensor([length for _, length in group]).unsqueeze(1)
-        positions = torch.arange(self.width).expand(len(group), -1)
-        beyond = positions >= lengths
-        own = positions.masked_fill(beyond, 0)
-        self.slots = self.pages.gather(1, own // page_size) * page_size + own % page_size
-        self.beyond = beyond.unsqueeze(1) if bool(beyond.any()) else None
+    def __init__(self, group: Sequence[LoneRow], cache: KVCache, scoring: Scoring) -> None:
+        size, device = cache.page_size, cache.keys.device
+        firsts = [scoring.first(length - 1) for _, length in group]
+        pages = [
+            list(own[first // size : -(-length // size)])
+            for (own, length), first in zip(group, firsts, strict=True)
+        ]
+        starts = torch.tensor([first % size for first in firsts]).unsqueeze(1)
+        ends = [
+            length - first // size * size for (_, length), first in zip(group, firsts, strict=True)
+        ]
+        most = max(map(len, pages))
+        table = torch.tensor([own + own[:1] * (most - len(own)) for own in pages])
+        self.width = max(ends) if max(ends) >= SOFTMAX_LANES else most * size
+        places = torch.arange(self.width).expand(len(group), -1)
+        unseen = (places >= torch.tensor(ends).unsqueeze(1)) | (places < starts)
+        own = torch.where(unseen, starts, places)
+        self.slots = (table.gather(1, own // size) * size + own % size).to(device)
+        self.pages = table.to(device)
+        self.unseen = unseen[:, None, None, None].to(device) if bool(unseen.any()) else None
 
 
 class RowsGathered:
@@ -111,12 +157,8 @@ class RowsGathered:
         cache: KVCache,
     ) -> None:
         self.rows = rows
-        grid = _RowGrid(group, cache.page_size)
-        device = cache.keys.device
-        self._pages = grid.pages.to(device)
-        self._slots = grid.slots.to(device)
-        self._width = grid.width
-        self._beyond = None if grid.beyond is None else grid.beyond.unsqueeze(1).to(device)
+        self._group = group
+        self._grids: dict[int, _RowGrid] = {}
 
     def attend(
         self,
@@ -125,16 +167,23 @@ class RowsGathered:
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
-        count, heads, width = queries.shape
-        held = cache.keys[layer][self._pages].permute(0, 2, 3, 1, 4).flatten(-2)
-        grouped = queries.view(count, held.shape[1], -1, width)
-        scores = (grouped @ held)[..., : self._width].float()
-        if self._beyond is not None:
-            scores = scores.masked_fill(self._beyond, -torch.inf)
-        probabilities = scores.softmax(-1).to(queries.dtype)
-        mixed = probabilities @ cache.values[layer].flatten(0, 1)[self._slots].transpose(1, 2)
-        return mixed.reshape(count, heads * width)
+        grid = self._grids.get(scoring.window)
+        if grid is None:
+            grid = self._grids[scoring.window] = _RowGrid(self._group, cache, scoring)
+        count, _, width = queries.shape
+        held = cache.keys[layer][grid.pages].permute(0, 2, 3, 1, 4).flatten(-2)
+        grouped = queries.reshape(count, held.shape[1], -1, width)
+        scores = scoring.capped((grouped @ held)[..., : grid.width]).unsqueeze(-2)
+        if grid.unseen is not None:
+            scores = scores.masked_fill(grid.unseen, -torch.inf)
+        weights = scoring.weights(scores).squeeze(-2).to(queries.dtype)
+        mixed = weights @ cache.values[layer].flatten(0, 1)[grid.slots].transpose(1, 2)
+        return mixed.reshape(count, -1)
+
+
+_Cut = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class RowsApart:
@@ -143,27 +192,29 @@ class RowsApart:
 
     def __init__(self, rows: slice, lone: Sequence[LoneRow], cache: KVCache) -> None:
         self.rows = rows
+        self._lone = lone
+        self._cuts: dict[int, list[list[_Cut]]] = {}
+
+    def _cut(self, cache: KVCache, row: LoneRow, first: int) -> Iterator[_Cut]:
+        """The parts that a row sees, from its first position on: for each its pages, where its
+        values are, and which places (bool) are not seen."""
+        pages, length = row
         size, device = cache.page_size, cache.keys.device
         most = max(1, APART // size)
         width = most * size
-        self._counts = [-(-length // width) for _, length in lone]
-        pages: list[list[int]] = []
-        for (own, length), count in zip(lone, self._counts, strict=True):
-            held = [*own[: -(-length // size)], *list(own[:1]) * (most * count)]
-            pages.extend(held[most * part : most * (part + 1)] for part in range(count))
-        places = torch.cat([torch.arange(count * width) for count in self._counts]).view(-1, width)
-        ends = torch.tensor([length for _, length in lone])
-        beyond = places >= ends.repeat_interleave(torch.tensor(self._counts)).unsqueeze(1)
-        table = torch.tensor(pages)
         offsets = torch.arange(width)
-        slots = table[:, offsets // size] * size + offsets % size
-        # What is beyond repeats the first place of its part, which every part has.
-        slots = torch.where(beyond, slots[:, :1], slots)
-        self._pages, self._slots, self._beyond = (
-            table.to(device),
-            slots.to(device),
-            beyond.to(device),
-        )
+        for start in range(first // width * width, length, width):
+            held = list(pages[start // size : -(-min(start + width, length) // size)])
+            table = torch.tensor(held + held[:1] * (most - len(held)))
+            places = start + offsets
+            unseen = (places < first) | (places >= length)
+            # What is not seen repeats a place that is, which every part has.
+            own = torch.where(unseen, max(start, first) - start, offsets)
+            yield (
+                table.to(device),
+                (table[own // size] * size + own % size).to(device),
+                unseen.to(device),
+            )
 
     def attend(
         self,
@@ -172,30 +223,41 @@ class RowsApart:
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
         count, heads, width = queries.shape
-        mixed = queries.new_empty((count, heads * width))
-        part = 0
-        for row, parts in enumerate(self._counts):
+        mixed = queries.new_empty((count, heads * values.shape[-1]))
+        if scoring.window not in self._cuts:
+            self._cuts[scoring.window] = [
+                list(self._cut(cache, row, scoring.first(row[1] - 1))) for row in self._lone
+            ]
+        for row, parts in enumerate(self._cuts[scoring.window]):
             query = queries[row].reshape(keys.shape[1], -1, width).clone()
-            mixed[row] = self._attend_row(cache, layer, query, range(part, part + parts)).flatten()
-            part += parts
+            mixed[row] = self._attend_row(cache, layer, query, parts, scoring).flatten()
         return mixed
 
+    @staticmethod
     def _attend_row(
-        self, cache: KVCache, layer: int, query: torch.Tensor, parts: range
+        cache: KVCache,
+        layer: int,
+        query: torch.Tensor,
+        parts: Sequence[_Cut],
+        scoring: Scoring,
     ) -> torch.Tensor:
-        """The running softmax of flash attention (arXiv:2205.14135), [kv_heads, group, width]."""
+        """The running softmax of flash attention (arXiv:2205.14135), [kv_heads, group, width]; a
+        sink is what it has seen before it begins."""
         top = query.new_full((*query.shape[:2], 1), -torch.inf, dtype=torch.float32)
         total = torch.zeros_like(top)
-        sums = torch.zeros_like(query, dtype=torch.float32)
-        for part in parts:
-            held = cache.keys[layer].index_select(0, self._pages[part])
-            scores = (query @ held.permute(1, 2, 0, 3).flatten(-2)).float()
-            scores.masked_fill_(self._beyond[part], -torch.inf)
+        if scoring.sinks is not None:
+            top, total = scoring.sinks.view_as(top), torch.ones_like(top)
+        sums = top.new_zeros((*query.shape[:2], cache.values.shape[-1]))
+        for pages, slots, unseen in parts:
+            held = cache.keys[layer].index_select(0, pages)
+            scores = scoring.capped(query @ held.permute(1, 2, 0, 3).flatten(-2))
+            scores = scores.masked_fill(unseen, -torch.inf)
             higher = torch.maximum(top, scores.amax(-1, keepdim=True))
             weights, fade = (scores - higher).exp(), (top - higher).exp()
-            value = cache.values[layer].flatten(0, 1).index_select(0, self._slots[part])
+            value = cache.values[layer].flatten(0, 1).index_select(0, slots)
             more = weights.to(query.dtype) @ value.transpose(0, 1).contiguous()
             total = total * fade + weights.sum(-1, keepdim=True)
             sums = sums * fade + more.float()
@@ -208,15 +270,8 @@ class Chunk:
 
     def __init__(self, rows: slice, span: Span, cache: KVCache) -> None:
         self.rows = rows
-        self._end = span.end
-        self._pages: torch.Tensor | None = None
-        self._mask: torch.Tensor | None = None
-        if span.start:
-            device, dtype = cache.keys.device, cache.keys.dtype
-            held = span.pages[: -(-span.end // cache.page_size)]
-            self._pages = torch.tensor(held, dtype=torch.int64, device=device)
-            mask = torch.full((span.count, span.end), -torch.inf, dtype=dtype, device=device)
-            self._mask = mask.triu_(span.start + 1)
+        self._span = span
+        self._unseen: dict[int, torch.Tensor] = {}
 
     def attend(
         self,
@@ -225,19 +280,61 @@ class Chunk:
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
-        if self._pages is None:
-            past, past_values = keys.transpose(0, 1), values.transpose(0, 1)
-        else:
-            past, past_values = cache.read(layer, self._pages)
-            past, past_values = past[:, : self._end], past_values[:, : self._end]
+        span, first = self._span, scoring.first(self._span.start)
+        queries, past, past_values = (x.transpose(0, 1) for x in (queries, keys, values))
+        if span.start:
+            size = cache.page_size
+            held = torch.tensor(span.pages[first // size : -(-span.end // size)])
+            seen = slice(first % size, first % size + span.end - first)
+            past, past_values = (x[:, seen] for x in cache.read(layer, held.to(keys.device)))
+        unseen = self._unseen.get(scoring.window)
+        if unseen is None:
+            back = torch.arange(span.start, span.end).unsqueeze(1) - torch.arange(first, span.end)
+            unseen = (back < 0) | (back >= scoring.window) if scoring.window else back < 0
+            unseen = self._unseen[scoring.window] = unseen.to(keys.device)
+        if scoring.soft_cap or scoring.sinks is not None or keys.shape[-1] != values.shape[-1]:
+            return _attend_plainly(queries, past, past_values, unseen, scoring)
+        causal = not span.start and not scoring.window
         mixed = functional.scaled_dot_product_attention(
-            queries.transpose(0, 1).unsqueeze(0),
+            queries.unsqueeze(0),
             past.unsqueeze(0),
             past_values.unsqueeze(0),
-            attn_mask=self._mask,
-            is_causal=self._mask is None,
+            attn_mask=None if causal else ~unseen,
+            is_causal=causal,
             scale=1.0,
             enable_gqa=True,
         )
         return mixed[0].transpose(0, 1).flatten(1)
+
+
+def _attend_plainly(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    unseen: torch.Tensor,
+    scoring: Scoring,
+) -> torch.Tensor:
+    """What torch's fused attention does not have, over some rows at a time.
+
+    Args:
+        queries: [heads, rows, head_dim].
+        keys, values: [kv_heads, positions, head_dim] and [..., value_dim].
+        unseen: bool [rows, positions].
+
+    Returns:
+        [rows, heads * value_dim].
+    """
+    heads, count, width = queries.shape
+    kv_heads, positions = keys.shape[:2]
+    grouped = queries.reshape(kv_heads, heads // kv_heads, count, width)
+    by_dimension, values = keys.transpose(1, 2).unsqueeze(1), values.unsqueeze(1)
+    together = max(1, SCORES // (heads * positions))
+    mixed = []
+    for first in range(0, count, together):
+        rows = slice(first, first + together)
+        scores = scoring.capped(grouped[:, :, rows] @ by_dimension)
+        weights = scoring.weights(scores.masked_fill(unseen[rows], -torch.inf))
+        mixed.append((weights.to(values.dtype) @ values).flatten(0, 1))
+    return torch.cat(mixed, 1).transpose(0, 1).flatten(1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from ds4trio.engine.attention_parts import LoneRow, Span
+from ds4trio.engine.attention_parts import LoneRow, Scoring, Span
 from ds4trio.engine.kv_cache import KVCache
 from ds4trio.engine.paged import (
     SPLIT,
@@ -17,12 +17,23 @@ from ds4trio.engine.paged import (
     chunk_tiling,
     partial_bytes,
 )
+from ds4trio.models.config import ModelConfig
 
-__all__ = ["PagedChunks", "PagedRows", "paged_parts"]
+__all__ = ["PagedChunks", "PagedRows", "kernels_suit", "paged_parts"]
 
 
 PARTIAL_MEMORY = 2**28
 """Bytes for the splits of rows that attend together, where all rows of a step go row by row."""
+
+
+WIDEST = 256
+"""Dimensions of a head that a program of the kernels can hold."""
+
+
+def kernels_suit(config: ModelConfig) -> bool:
+    """Whether the kernels can do a model's attention: keys and values of one width, not too wide.
+    Others attend in torch's operations."""
+    return config.head_dim == config.value_dim <= WIDEST
 
 
 def _table_rows(tables: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
@@ -78,6 +89,7 @@ class PagedRows:
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
         return attend_rows(
             queries,
@@ -87,6 +99,9 @@ class PagedRows:
             self._lengths,
             splits=self._splits,
             merged=self._merged,
+            window=scoring.window,
+            soft_cap=scoring.soft_cap,
+            sinks=scoring.sinks,
         )
 
 
@@ -118,6 +133,7 @@ class PagedChunks:
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        scoring: Scoring,
     ) -> torch.Tensor:
         return attend_chunks(
             queries,
@@ -125,6 +141,9 @@ class PagedChunks:
             cache.values[layer],
             self._tables,
             self._blocks,
+            window=scoring.window,
+            soft_cap=scoring.soft_cap,
+            sinks=scoring.sinks,
             tiling=self._tiling,
         )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import prange
-from numba.types import Tuple, float32, int64, uint16, void
+from numba.types import float32, float64, int64, uint16, void
 
 from ds4trio.engine.native.compiled import compile_for, compiled
 from ds4trio.engine.native.panels import add, add_two, multiply, multiply_two
@@ -151,9 +151,10 @@ def _weigh(scores, position, each, base, window, soft_cap, sinks):
 
 
 @compiled()
-def _attend_block(queries, keys, values, block, tables, kv_head, head, each, kind, out):
+def _attend_block(
+    queries, keys, values, block, tables, kv_head, head, each, window, soft_cap, sinks, out
+):
     """``each`` query heads from ``head`` on, which share a key head."""
-    window, soft_cap, sinks = kind
     first, rows, position = block[0], block[1], block[2]
     pages = tables[block[3] :]
     heads, head_dim = queries.shape[1], queries.shape[2]
@@ -183,8 +184,9 @@ def _attend_block(queries, keys, values, block, tables, kv_head, head, each, kin
             out[first, dim] = 0.0
     else:
         for i in range(lines):
+            row, number = first + i // each, head + i % each
             for dim in range(head_dim):
-                asked[i, dim] = queries[first + i // each, head + i % each, dim]
+                asked[i, dim] = queries[row, number, dim]
             for dim in range(width):
                 mixed[i, dim] = 0.0
     after, later = first_values, second_values
@@ -249,7 +251,7 @@ def store_rows(inputs, rotations, positions, places, queries, keys, values, firs
 
 
 @compiled()
-def attend_units(queries, keys, values, blocks, tables, kind, out, counter):
+def attend_units(queries, keys, values, blocks, tables, window, soft_cap, sinks, out, counter):
     """What one worker does of ``attend``: the blocks that it claims (int64 [1]), or parts of blocks
     where these are few: the heads of keys, and of the query heads over one so many as a product
     takes at once."""
@@ -272,7 +274,9 @@ def attend_units(queries, keys, values, blocks, tables, kind, out, counter):
                 kv_head,
                 kv_head * shared + head,
                 end - head,
-                kind,
+                window,
+                float32(soft_cap),
+                sinks,
                 out,
             )
         unit = claim(counter.ctypes.data)
@@ -301,7 +305,7 @@ def store(inputs, rotations, positions, places, queries, keys, values, workers):
 
 
 @compiled(parallel=True)
-def attend(queries, keys, values, blocks, tables, kind, out, workers):
+def attend(queries, keys, values, blocks, tables, window, soft_cap, sinks, out, workers):
     """Attend, rows being grouped into blocks of neighbours in one sequence.
 
     Args:
@@ -311,15 +315,15 @@ def attend(queries, keys, values, blocks, tables, kind, out, workers):
             in ``tables`` the pages of its sequence begin. With rows goes the number of query heads
             over a key head: together at most ``ROWS``, or one row.
         tables: int64, page numbers.
-        kind: of the layer: how many positions a row sees (int64, 0 for all), the soft cap of scores
-            (float32, 0 for none), and for each head a score more whose value is zero (float32
-            [heads], minus infinity for none).
+        window: how many positions a row sees; 0 for all.
+        soft_cap: of scores; 0 for none.
+        sinks: float32 [heads], for each a score more whose value is zero; minus infinity for none.
         out: float32 [rows, heads * value_dim], to be filled.
         workers: threads.
     """
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        attend_units(queries, keys, values, blocks, tables, kind, out, counter)
+        attend_units(queries, keys, values, blocks, tables, window, soft_cap, sinks, out, counter)
 
 
 def prepare(*, halves: bool) -> None:
@@ -327,9 +331,9 @@ def prepare(*, halves: bool) -> None:
     cache = (uint16 if halves else float32)[:, :, :, :, ::1]
     heads, numbers = float32[:, :, ::1], int64[::1]
     inputs = float32[:, :]  # rows of a wide product lie apart
-    kind = Tuple((int64, float32, float32[::1]))
+    kind = (int64, float64, float32[::1])
     stored = (inputs, heads, numbers, numbers, heads, cache, cache)
-    attended = (heads, cache, cache, int64[:, ::1], numbers, kind, float32[:, ::1])
+    attended = (heads, cache, cache, int64[:, ::1], numbers, *kind, float32[:, ::1])
     compile_for(store_rows, void(*stored, int64, int64))
     compile_for(store, void(*stored, int64))
     compile_for(attend_units, void(*attended, int64[::1]))

@@ -81,7 +81,7 @@ class NativeAttention:
         kinds = [config.kind(layer) for layer in range(config.layers)]
         self._rotations = [turns[-1 if kind.rope is None else kind.rope] for kind in kinds]
         self._windows = [kind.window for kind in kinds]
-        self._soft_cap = np.float32(config.attention_soft_cap)
+        self._soft_cap = config.attention_soft_cap
         self._no_sinks = np.full(config.heads, -np.inf, np.float32)
         places = (config.layers, pages, config.kv_heads)
         key_panels, value_panels = page_size // PANEL, -(-config.value_dim // PANEL)
@@ -144,9 +144,16 @@ class NativeAttention:
         else:
             store(*stored, plan.workers)
         mixed = np.empty((rows, self._heads * self._value_dim), np.float32)
-        score_more = self._no_sinks if sinks is None else sinks.numpy()
-        kind = (self._windows[layer], self._soft_cap, score_more)
-        attended = (queries, *stored[-2:], plan.blocks, plan.tables, kind, mixed)
+        attended = (
+            queries,
+            *stored[-2:],
+            plan.blocks,
+            plan.tables,
+            self._windows[layer],
+            self._soft_cap,
+            self._no_sinks if sinks is None else sinks.numpy(),
+            mixed,
+        )
         if plan.workers == 1:
             attend_units(*attended, np.zeros(1, np.int64))
         else:
