@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ds4trio.engine import attention as attention_module
+from ds4trio.engine import runner as runner_module
 from ds4trio.engine.attention import Span
 from ds4trio.engine.block import Block
 from ds4trio.engine.experts import Mixture, Router
+from ds4trio.engine.graphs import run_eagerly
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
 from ds4trio.models.config import Experts, LayerKind, ModelConfig, Rope
 from ds4trio.models.tensors import tensor_shapes
-from tests.engine.builders import CPU, Bench, Pair, prompts
+from tests.engine.builders import CPU, Bench, Pair, make_engine, make_pair, prompts
 
 DTYPES = {"float32": False, "w8a16": False, "int8": False, "bfloat16": True, "float16": True}
 """And whether batch invariance has to be asked for."""
@@ -208,7 +211,8 @@ def test_a_row_has_the_same_bits_in_any_company(dtype: str, kind: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "w8a16", "int8"])
 def test_logits_have_the_same_bits_alone_and_beside_32_others(dtype: str) -> None:
     config = case(**KINDS["qwen"]).config
-    bench = Bench(Pair(None, config, weights_of(config)), dtype=dtype, pages=140)  # type: ignore[arg-type]
+    pair = Pair(make_pair().reference, config, weights_of(config))
+    bench = Bench(pair, dtype=dtype, pages=140)
     texts = prompts(33, 320, longest=60)
     free = iter(range(140))
     tables = [[next(free) for _ in range(-(-len(text) // 16))] for text in texts]
@@ -292,3 +296,19 @@ def test_experts_that_few_bits_suit_lie_beside_some_that_they_do_not(large: bool
     mixture = Mixture(it.source("w8a16"), LAYER, it.experts, scale=1.0)
     found, expected = mixture(hidden, it.norm), it.expected(hidden, 1.0)
     assert ((found - expected).norm(dim=0) < 0.05 * expected.norm(dim=0)).all()
+
+
+def test_steps_with_experts_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where those of other models are: which products there are is decided in the middle of one."""
+    monkeypatch.setattr(attention_module, "is_native", lambda dtype, device: False)
+    monkeypatch.setattr(attention_module, "has_kernels", lambda device: True)
+    monkeypatch.setattr(runner_module, "CudaRecorder", lambda device: run_eagerly)
+    made: list[object] = []
+    monkeypatch.setattr(runner_module, "RecordedSteps", lambda decoder, *_, **__: made.append(1))
+    pair = make_pair()
+    make_engine(pair)
+    assert made
+    made.clear()
+    it = case()
+    make_engine(Pair(pair.reference, it.config, it.weights))
+    assert not made

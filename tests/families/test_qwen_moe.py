@@ -66,6 +66,15 @@ def test_experts_in_some_layers_only_and_shares_that_are_normalised(
 
 
 @pytest.mark.parametrize("make", [qwen2, qwen3])
+def test_windows(tmp_path: Path, make: Make) -> None:
+    model = make(use_sliding_window=True, sliding_window=20, max_window_layers=28)
+    loaded = as_folder(model, tmp_path)
+    windows = [loaded.config.kind(i).window for i in range(2)]
+    assert windows == ([20, 0] if make is qwen2 else [20, 20])
+    agree(model, loaded)
+
+
+@pytest.mark.parametrize("make", [qwen2, qwen3])
 def test_safetensors_with_experts_in_one_tensor(tmp_path: Path, make: Make) -> None:
     model = make()
     model.save_pretrained(tmp_path, save_original_format=False)

@@ -3,13 +3,20 @@ every other layer a window."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import Experts, LayerKind, ModelConfig
+from ds4trio.models.architecture import Experts, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
-from ds4trio.models.families.mixtures import MOST_LAYERS, split_expert, with_experts
+from ds4trio.models.families.mixtures import (
+    hf_windowed,
+    split_expert,
+    with_experts,
+    with_windows,
+)
 from ds4trio.models.families.names import gguf_source
 from ds4trio.models.fields import refuse
 from ds4trio.models.sources import Source
@@ -53,22 +60,13 @@ def _from_hf(file: HfFile) -> ModelConfig:
         if (found := read.number(key, known)) != known:
             refuse(f"{key} is {found}; known: {known}")
     config = hf_config(file, theta=150000.0)
-    types = file.values.get("layer_types")
-    windows = None
-    if types is not None:
-        if not isinstance(types, list) or len(types) != config.layers:
-            refuse(f"layer_types is not a list of {config.layers} layers")
-        known_types = ("full_attention", "sliding_attention")
-        if unknown := [kind for kind in types if kind not in known_types]:
-            refuse(f"layers of type {unknown[0]!r} are not known; known: {', '.join(known_types)}")
-        windows = [kind == "sliding_attention" for kind in types]
     return _built(
         config,
         count=read.integer("num_local_experts", 128),
         used=read.integer("num_experts_per_tok", 4),
         width=config.intermediate_size,
         window=read.integer("sliding_window", 128),
-        windows=windows,
+        windowed=hf_windowed(file, config.layers, _every_other),
     )
 
 
@@ -83,6 +81,7 @@ def _from_gguf(file: GgufFile) -> ModelConfig:
         used=read.integer("expert_used_count"),
         width=read.integer("expert_feed_forward_length", config.intermediate_size),
         window=read.integer("attention.sliding_window"),
+        windowed=_every_other,
     )
 
 
@@ -93,26 +92,19 @@ def _built(
     used: int,
     width: int,
     window: int,
-    windows: list[bool] | None = None,
+    windowed: Callable[[int], bool],
 ) -> ModelConfig:
-    """windows: which layers have one; None: every other, beginning with the first."""
-    if config.layers > MOST_LAYERS:
-        refuse(f"{config.layers} layers are more than any model has")
-    if windows is None:
-        windows = [layer % 2 == 0 for layer in range(config.layers)]
     if window < 1:
         refuse(f"a window of {window} positions cannot be")
-    near = LayerKind(window=window if window < config.context_length else 0)
-    config = replace(
-        config,
-        activation="clamped",
-        sinks=True,
-        kinds=tuple(near if mark else LayerKind() for mark in windows),
-    )
+    config = replace(config, activation="clamped", sinks=True)
     experts = Experts(
         count=count, used=used, width=width, scoring="chosen", router_bias=True, bias=True
     )
-    return with_experts(config, experts)
+    return with_experts(with_windows(config, window, windowed), experts)
+
+
+def _every_other(layer: int) -> bool:
+    return layer % 2 == 0
 
 
 def _hf_source(config: ModelConfig, name: str) -> Source:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from ds4trio.models.architecture import Experts, LayerKind, ModelConfig
+from ds4trio.models.architecture import Experts, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
-from ds4trio.models.families.mixtures import MOST_LAYERS, split_expert, stacked, with_experts
+from ds4trio.models.families.mixtures import (
+    split_expert,
+    stacked,
+    with_experts,
+    with_windows,
+)
 from ds4trio.models.families.names import renamed
-from ds4trio.models.fields import refuse
 from ds4trio.models.sources import Source
 
 __all__ = ["MIXTRAL", "mixtral_from_gguf"]
@@ -34,12 +36,7 @@ def _from_hf(file: HfFile) -> ModelConfig:
         used=read.integer("num_experts_per_tok", 2),
         width=config.intermediate_size,
     )
-    window = read.integer("sliding_window", 0)
-    if 0 < window < config.context_length:
-        if config.layers > MOST_LAYERS:
-            refuse(f"{config.layers} layers are more than any model has")
-        config = replace(config, kinds=(LayerKind(window=window),) * config.layers)
-    return with_experts(config, experts)
+    return with_experts(with_windows(config, read.integer("sliding_window", 0)), experts)
 
 
 def mixtral_from_gguf(file: GgufFile) -> ModelConfig:

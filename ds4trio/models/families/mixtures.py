@@ -14,7 +14,15 @@ from ds4trio.models.families.hf_file import HfFile
 from ds4trio.models.fields import refuse
 from ds4trio.models.sources import Source
 
-__all__ = ["MOST_LAYERS", "gguf_sparse", "sparse_layers", "split_expert", "stacked", "with_experts"]
+__all__ = [
+    "gguf_sparse",
+    "hf_windowed",
+    "sparse_layers",
+    "split_expert",
+    "stacked",
+    "with_experts",
+    "with_windows",
+]
 
 MOST_LAYERS = 10_000
 """More than any model has. A number of layers that is a mistake must not become a list of them."""
@@ -34,6 +42,43 @@ def with_experts(
         refuse(f"{config.layers} layers are more than any model has")
     kinds = (replace(config.kind(i), experts=sparse(i)) for i in range(config.layers))
     return replace(config, experts=experts, kinds=tuple(kinds))
+
+
+def with_windows(
+    config: ModelConfig, window: int, windowed: Callable[[int], bool] = lambda layer: True
+) -> ModelConfig:
+    """The same model with a window in layers of which ``windowed`` says so; 0 is none.
+
+    Raises:
+        ModelUnavailable: it has too many layers.
+    """
+    if config.layers > MOST_LAYERS:
+        refuse(f"{config.layers} layers are more than any model has")
+    if not 0 < window < config.context_length:
+        return config
+    kinds = (
+        replace(config.kind(i), window=window if windowed(i) else 0) for i in range(config.layers)
+    )
+    return replace(config, kinds=tuple(kinds))
+
+
+def hf_windowed(
+    file: HfFile, layers: int, otherwise: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """Which layers have a window, by ``layer_types``, or by ``otherwise`` where that is missing.
+
+    Raises:
+        ModelUnavailable: a type that is not known, or not one for each layer.
+    """
+    types = file.values.get("layer_types")
+    if types is None:
+        return otherwise
+    if not isinstance(types, list) or len(types) != layers:
+        refuse(f"layer_types is not a list of {layers} layers")
+    known = ("full_attention", "sliding_attention")
+    if unknown := [kind for kind in types if kind not in known]:
+        refuse(f"layers of type {unknown[0]!r} are not known; known: {', '.join(known)}")
+    return lambda layer: types[layer] == "sliding_attention"
 
 
 def sparse_layers(file: HfFile) -> Callable[[int], bool]:

@@ -14,9 +14,11 @@ from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
 from ds4trio.models.families.mixtures import (
     gguf_sparse,
+    hf_windowed,
     sparse_layers,
     stacked,
     with_experts,
+    with_windows,
 )
 from ds4trio.models.families.names import renamed
 from ds4trio.models.sources import Source
@@ -66,6 +68,9 @@ def _qwen2_from_hf(file: HfFile) -> ModelConfig:
         normalise=read.flag("norm_topk_prob", False),
     )
     config = replace(config, attention_bias=read.flag("qkv_bias", True), output_bias=False)
+    highest = read.integer("max_window_layers", 28)
+    windowed = hf_windowed(file, config.layers, lambda i: i % 2 == 0 and i < highest)
+    config = with_windows(config, _window(file), windowed)
     return with_experts(config, experts, sparse_layers(file))
 
 
@@ -78,7 +83,13 @@ def _qwen3_from_hf(file: HfFile) -> ModelConfig:
         width=read.integer("moe_intermediate_size", 768),
         normalise=read.flag("norm_topk_prob", False),
     )
-    return with_experts(replace(config, head_norm="head"), experts, sparse_layers(file))
+    config = with_windows(replace(config, head_norm="head"), _window(file))
+    return with_experts(config, experts, sparse_layers(file))
+
+
+def _window(file: HfFile) -> int:
+    on = file.read.flag("use_sliding_window", False)
+    return file.read.integer("sliding_window", 4096) if on else 0
 
 
 def _qwen2_from_gguf(file: GgufFile) -> ModelConfig:
