@@ -73,6 +73,8 @@ def open_adapter(name: str, path: Path, config: ModelConfig) -> Adapter:
         ModelUnavailable: it cannot be read, is for another model, or changes something that cannot
             be changed per request.
     """
+    if config.latent is not None or config.compressed is not None:
+        _refuse(path, "models of this kind cannot be changed per request")
     family = family_of(config)
     if path.is_dir():
         found = _from_folder(path)

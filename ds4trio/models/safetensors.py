@@ -23,10 +23,13 @@ from ds4trio.models.weights import Weights, place_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FLOATS", "SafetensorsWeights", "read_tensors"]
+__all__ = ["FLOATS", "WHOLE", "SafetensorsWeights", "read_tensors"]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """The types of weights that are not quantised."""
+
+WHOLE = ("I32", "I64")
+"""The types of numbers that stand for something, such as experts by token."""
 
 TORCH_NAMES = {
     "F64": "float64",
@@ -91,7 +94,7 @@ class SafetensorsWeights(Weights):
         """
         self._places = {name: self._places[name] for name in names}
         for name in self._places:
-            self.require(name, FLOATS)
+            self.require(name, (*FLOATS, *WHOLE))
 
     def require(self, name: str, kinds: Iterable[str]) -> None:
         """Raise ModelUnavailable where a tensor's type is not one of these."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.safetensors import FLOATS, SafetensorsWeights
+from ds4trio.models.safetensors import FLOATS, WHOLE, SafetensorsWeights
 from ds4trio.models.weights import Weights, place_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class DecodedWeights(Weights):
         self._made = {name: self._made[name] for name in names}
         for name, made in self._made.items():
             if made is None:
-                self._raw.require(name, FLOATS)
+                self._raw.require(name, (*FLOATS, *WHOLE))
 
     def __getitem__(self, name: str) -> torch.Tensor:
         made = self._made[name]

@@ -85,6 +85,8 @@ def _hf_experts(read: FieldReader, *, sigmoid: bool) -> Experts:
 
 def _from_gguf(file: GgufFile) -> ModelConfig:
     read = file.read
+    if read.number("attention.temperature_scale", 0.0):
+        refuse("queries that grow with their position are not known in this family")
     turned = read.integer("rope.dimension_count")
     # Files with keys and values of the latent apart have these twice: as they are before it, and
     # as attention over it sees them.
