@@ -43,11 +43,12 @@ def reference(**overrides: Any) -> PreTrainedModel:
     return randomise(GptOssForCausalLM(GptOssConfig(**shape_of(**overrides))), scale=0.25)
 
 
-def test_safetensors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["native", "torch"])
+def test_safetensors(tmp_path: Path, plain: bool) -> None:
     model = reference()
     loaded = as_folder(model, tmp_path)
     assert [loaded.config.kind(i).window for i in range(3)] == [20, 0, 20]
-    agree(model, loaded)
+    agree(model, loaded, plain=plain)
 
 
 def test_gguf(tmp_path: Path) -> None:
