@@ -86,6 +86,11 @@ class ChatTemplate:
             raise ModelUnavailable(
                 f"The model's chat template is not valid, line {error.lineno}: {error.message}."
             ) from error
+        except Exception as error:
+            # Jinja makes a Python program of it, which may be none: a break without a loop, blocks
+            # nested too deeply, numbers and texts without end.
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ModelUnavailable(f"The model's chat template is not valid: {reason}.") from error
         self._wants = find_wants(
             functools.partial(
                 self._template.render, **self._tokens, documents=None, add_generation_prompt=False

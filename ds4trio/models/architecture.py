@@ -10,6 +10,7 @@ import msgspec
 from ds4trio.models.fields import refuse
 
 __all__ = [
+    "MOST_DIMENSIONS",
     "ROPE_KINDS",
     "Compressed",
     "Experts",
@@ -104,6 +105,8 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
         for factors in divisors:
             if len(factors) != self.dims // 2:
                 refuse(f"{len(factors)} rotary factors do not fit {self.dims} dimensions")
+            if not all(0 < factor < math.inf for factor in factors):
+                refuse("a rotary factor is not a positive number")
 
 
 class LayerKind(msgspec.Struct, frozen=True, kw_only=True):

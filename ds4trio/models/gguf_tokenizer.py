@@ -45,7 +45,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         ModelUnavailable: a tokenizer or pre-tokenizer that is not known, or a damaged vocabulary.
     """
     kind = metadata.get("tokenizer.ggml.model")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         known = ", ".join(f"{name} ({what})" for name, what in KINDS.items())
         refuse_vocabulary(SOURCE, f"unknown tokenizer {kind!r}; known: {known}")
     tokens = list_of(str, metadata.get("tokenizer.ggml.tokens"), "tokens", SOURCE)

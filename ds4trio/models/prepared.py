@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.architecture import MOST_DIMENSIONS
 from ds4trio.models.cache import cache_folder, publish_file
 from ds4trio.models.config import (
     ROPE_DIVISORS,
@@ -186,6 +187,10 @@ def _model_of(
 
 
 def _numbers(paths: Sequence[Path], info: TensorInfo) -> list[float]:
+    if info.elements > MOST_DIMENSIONS:
+        raise ModelUnavailable(
+            f"{paths[info.part]} cannot be used: {info.name!r} has {info.elements} numbers."
+        )
     raw = np.fromfile(paths[info.part], np.uint8, count=info.size, offset=info.offset)
     numbers: list[float] = dequantize(raw, info.kind).tolist()
     return numbers

@@ -271,3 +271,20 @@ def test_a_model_without_bos_gets_none() -> None:
 def test_the_date_is_there_for_templates_that_want_it() -> None:
     text = joined(template("{{ strftime_now('%Y') }}").render([]))
     assert text.isdigit()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
+        "{% if a %}" * 200 + "{% endif %}" * 200,
+        "{{ " + "9" * 5000 + " }}",
+        "{{ f(a=1, a=2) }}",
+        "{% macro a(b, b) %}{% endmacro %}",
+        "{% break %}",
+    ],
+    ids=["blocks", "indents", "digits", "twice", "arguments", "break"],
+)
+def test_what_python_cannot_compile_is_not_valid(source: str) -> None:
+    with pytest.raises(ModelUnavailable, match="is not valid"):
+        ChatTemplate(source)

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,10 +19,13 @@ from ds4trio.errors import ModelUnavailable
 from ds4trio.models.folder import open_folder
 from ds4trio.models.folder_tokenizer import find_tokenizer
 from ds4trio.models.gguf import read_header
+from ds4trio.models.gguf_tokenizer import build_tokenizer
 from ds4trio.models.headers import look_at_path
 from ds4trio.models.lora import open_adapter
+from ds4trio.models.prepared import open_gguf
 from tests.engine.builders import make_pair
 from tests.lora_files import make_adapter
+from tests.models.gguf_files import tokenizer_metadata, write_gguf
 from tests.models.sentencepiece_files import model_file, small_vocabulary
 
 FILES = (
@@ -204,3 +208,28 @@ def test_damaged_adapters(
         open_adapter("x", folder, PAIR.config)
     except ModelUnavailable:
         return
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"token_embd.weight": np.float32(1)}, "dimensions in place of 2"),
+        ({"token_embd.weight": np.zeros((320, 1, 64), np.float32)}, "dimensions in place of 2"),
+        ({"rope_freqs.weight": np.zeros(8, np.float32)}, "not a positive number"),
+        ({"rope_freqs.weight": np.full(8, np.nan, np.float32)}, "not a positive number"),
+        ({"rope_freqs.weight": np.ones((1 << 20) + 1, np.float32)}, "has 1048577 numbers"),
+        ({"rope_factors_long.weight": np.ones(8, np.float32)}, "not for both"),
+    ],
+)
+def test_tensors_that_a_config_is_made_of(
+    tiny_model: Path, tmp_path: Path, cache: Path, tensors: dict[str, Any], says: str
+) -> None:
+    path = write_gguf(tmp_path / "x.gguf", tiny_model, extra=tensors, without=tuple(tensors))
+    with pytest.raises(ModelUnavailable, match=says):
+        open_gguf("x", path)
+
+
+@pytest.mark.parametrize("value", [["llama"], 3, None])
+def test_a_tokenizer_of_no_kind(tiny_model: Path, value: Any) -> None:
+    with pytest.raises(ModelUnavailable, match="unknown tokenizer"):
+        build_tokenizer({**tokenizer_metadata(tiny_model), "tokenizer.ggml.model": value})

@@ -100,9 +100,12 @@ def gguf_config(
         head_dim = read.integer("attention.key_length", hidden // max(heads, 1))
         if read.integer("attention.value_length", head_dim) != head_dim:
             refuse("keys and values of different head sizes are not supported in this family")
+    embedding = file.shapes["token_embd.weight"]
+    if len(embedding) != 2:
+        refuse(f"its embedding has {len(embedding)} dimensions in place of 2")
     return ModelConfig(
         architecture=file.architecture,
-        vocab_size=file.shapes["token_embd.weight"][0],
+        vocab_size=embedding[0],
         hidden_size=hidden,
         intermediate_size=read.integer("feed_forward_length"),
         layers=read.integer("block_count"),
