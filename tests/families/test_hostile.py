@@ -119,6 +119,50 @@ LONGEST = 4096
 """Rotations are looked at up to here; wider heads than that no file has tensors for."""
 
 
+MIXED = {
+    "block_count": 2,
+    "context_length": 512,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.sliding_window": 16,
+    "expert_count": 8,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 32,
+    "expert_shared_feed_forward_length": 64,
+}
+LATENT = {
+    **MIXED,
+    "attention.head_count_kv": 1,
+    "attention.key_length": 48,
+    "attention.value_length": 32,
+    "attention.q_lora_rank": 24,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length_mla": 24,
+    "attention.value_length_mla": 16,
+    "rope.dimension_count": 16,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_group_count": 4,
+    "expert_group_used_count": 2,
+    "expert_weights_scale": 2.5,
+    "expert_weights_norm": True,
+    "expert_gating_func": 2,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.yarn_log_multiplier": 0.1,
+}
+WITH_EXPERTS: dict[str, Mapping[str, Any]] = {
+    "llama": MIXED,
+    "qwen2moe": MIXED,
+    "qwen3moe": MIXED,
+    "gpt-oss": MIXED,
+}
+WITH_EXPERTS["deepseek2"] = LATENT
+
+
 def check(read: Callable[[], ModelConfig]) -> None:
     try:
         config = read()
@@ -180,3 +224,26 @@ def test_gguf(architecture: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gguf_without_changes_is_read(architecture: str) -> None:
     assert gguf(architecture, {}).layers == 2
+
+
+def gguf_with_experts(architecture: str, changes: Mapping[str, Any]) -> ModelConfig:
+    keys = {**WITH_EXPERTS[architecture], **changes}
+    shapes = {"token_embd.weight": (320, 64), "blk.1.ffn_gate_inp.weight": (8, 64)}
+    metadata = {f"{architecture}.{key}": value for key, value in keys.items()}
+    return config_from_gguf(GgufFile({"general.architecture": architecture, **metadata}, shapes))
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    architecture=st.sampled_from(sorted(WITH_EXPERTS)),
+    changes=st.dictionaries(st.sampled_from(sorted(LATENT)), VALUES, min_size=1, max_size=4),
+)
+def test_gguf_with_experts(architecture: str, changes: dict[str, Any]) -> None:
+    check(lambda: gguf_with_experts(architecture, changes))
+
+
+@pytest.mark.parametrize("architecture", WITH_EXPERTS)
+def test_gguf_with_experts_without_changes_is_read(architecture: str) -> None:
+    config = gguf_with_experts(architecture, {})
+    assert config.experts is not None
+    assert config.experts.count == 8
