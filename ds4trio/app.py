@@ -168,6 +168,8 @@ async def _load_and_run(service: Service, load: Load) -> None:
             info.total_pages,
             info.page_size,
         )
+        if service.settings.adapters:
+            _log.info("with adapters: %s", ", ".join(name for name, _ in service.settings.adapters))
         service.serve(generator, name)
         await generator.coalescer.run()
     except (ModelUnavailable, EngineDied) as error:

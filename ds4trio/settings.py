@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "smollm2-135m-instruct"
     lora: Annotated[
         tuple[str, ...],
-        Meta(description="adapters as NAME=PATH; requests that name the model NAME get it"),
+        Meta(description="LoRA adapters as NAME=PATH; requests whose model is NAME get it"),
     ] = ()
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes any")] = 8000
@@ -160,7 +160,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"kv_memory: {error}") from None
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names) or self.model in names:
-            raise ValueError("lora: every adapter needs a name of its own")
+            taken = next(name for name in names if name == self.model or names.count(name) > 1)
+            raise ValueError(
+                f"lora: every adapter needs a name of its own, and {taken!r} is the name of "
+                f"{'the model' if taken == self.model else 'two'}"
+            )
         if not all(key.strip() for key in self.api_key):
             raise ValueError("api_key: a key must not be empty; leave it out for no check")
         for origin in self.allow_origin:

@@ -81,7 +81,7 @@ def plan_memory(
     if kv_memory is not None:
         if kv_memory < page:
             raise ModelUnavailable(
-                f"{kv_memory} bytes of KV memory hold no page of this model; give at least {page}."
+                f"--kv-memory: {kv_memory} bytes hold no page of this model; give at least {page}."
             )
         return MemoryPlan(kv_memory, min(most, kv_memory // page * page_size))
     free = max(available - weights - reserve, 0)
