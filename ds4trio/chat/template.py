@@ -11,10 +11,11 @@ What a client writes is data. A role marker typed into a message is that text, n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +30,7 @@ from ds4trio.chat.messages import find_wants
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 
-__all__ = ["ChatTemplate", "Segment", "encode_prompt"]
+__all__ = ["ChatTemplate", "Segment", "check_template", "encode_prompt"]
 
 log = logging.getLogger(__name__)
 
@@ -76,16 +77,10 @@ class ChatTemplate:
         control = tuple(control_tokens)
         self._markers = Markers(control)
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
-        try:
+        with _clear_errors():
             self._template = _environment().from_string(
                 _fallback(control) if source is None else source
             )
-        except RecursionError as error:
-            raise ModelUnavailable("The model's chat template is nested too deeply.") from error
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelUnavailable(
-                f"The model's chat template is not valid, line {error.lineno}: {error.message}."
-            ) from error
         self._wants = find_wants(
             functools.partial(
                 self._template.render, **self._tokens, documents=None, add_generation_prompt=False
@@ -142,6 +137,28 @@ class ChatTemplate:
                 param="messages",
             ) from None
         return guarded.split(text)
+
+
+def check_template(source: str) -> None:
+    """Read a template of somebody who need not be trusted: nothing in it runs.
+
+    Raises:
+        ModelUnavailable: it is not valid Jinja.
+    """
+    with _clear_errors():
+        _environment().parse(source)
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise ModelUnavailable("The model's chat template is nested too deeply.") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelUnavailable(
+            f"The model's chat template is not valid, line {error.lineno}: {error.message}."
+        ) from error
 
 
 def encode_prompt(

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ds4trio.chat.template import ChatTemplate, Segment, encode_prompt
+from ds4trio.chat.template import ChatTemplate, Segment, check_template, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 from ds4trio.models.loaded import LoadedModel
@@ -271,3 +271,10 @@ def test_a_model_without_bos_gets_none() -> None:
 def test_the_date_is_there_for_templates_that_want_it() -> None:
     text = joined(template("{{ strftime_now('%Y') }}").render([]))
     assert text.isdigit()
+
+
+def test_checking_a_template_runs_nothing_of_it() -> None:
+    loops = "".join(f"{{% for i{n} in range(99999) %}}" for n in range(9)) + "{% endfor %}" * 9
+    check_template(loops + "{{ 'a' * 10 ** 12 }}{{ raise_exception('no') }}")
+    with pytest.raises(ModelUnavailable, match="not valid, line 2"):
+        check_template("\n{% for %}")
