@@ -51,6 +51,9 @@ PLAIN = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"""
 
+PLAIN_ENDS = ("\nuser:",)
+"""A model that has no tokens for turns goes on with the user's next line; its answer ends there."""
+
 
 class ChatTemplate:
     """A compiled chat template.
@@ -61,6 +64,9 @@ class ChatTemplate:
             "role: content".
         bos_token, eos_token: given to the template under these names; None as the empty text.
         control_tokens: texts of the tokenizer's control tokens; a client cannot write them.
+
+    Attributes:
+        ends: texts that end an answer besides the model's end tokens.
 
     Raises:
         ModelUnavailable: the template is not valid Jinja.
@@ -77,10 +83,12 @@ class ChatTemplate:
         control = tuple(control_tokens)
         self._markers = Markers(control)
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+        self.ends: tuple[str, ...] = ()
+        if source is None:
+            source = _fallback(control)
+            self.ends = PLAIN_ENDS if source == PLAIN else ()
         with _clear_errors():
-            self._template = _environment().from_string(
-                _fallback(control) if source is None else source
-            )
+            self._template = _environment().from_string(source)
         self._wants = find_wants(
             functools.partial(
                 self._template.render, **self._tokens, documents=None, add_generation_prompt=False

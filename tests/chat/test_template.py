@@ -237,6 +237,8 @@ def test_without_a_template_chatml_or_plain_lines_are_used_and_logged(
         plain = ChatTemplate(None)
     assert "plain" in caplog.text
     assert joined(plain.render(messages)) == "user: Hi\nassistant: Yes\nassistant:"
+    assert plain.ends == ("\nuser:",)
+    assert template(None).ends == template(CHATML).ends == ()
     assert joined(plain.render(messages, add_generation_prompt=False)).endswith("Yes\n")
 
 
