@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Field", "Settings", "SettingsError", "parse_size"]
+__all__ = ["Field", "Settings", "SettingsError", "misspelt", "parse_size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
@@ -19,6 +20,10 @@ _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 _ALIASES = {"coalesce_us": ("DS4_SERVER_DECODE_COALESCE_US",)}
 """Names that other servers use for the same thing."""
+
+
+_ELSEWHERE = ("DS4TRIO_CACHE", "DS4TRIO_URL")
+"""Variables of other parts."""
 
 
 class SettingsError(ValueError):
@@ -250,6 +255,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 field = next(field for field in cls.fields() if field.name == field_name)
                 rest = field.refusal(values[field_name])
             raise SettingsError(f"{origin.get(field_name, field_name)}: {rest}") from None
+
+
+def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that nothing reads and that look like one of a setting: as written, as meant.
+
+    Those that look like none may be somebody else's, such as a container platform's.
+    """
+    known = [field.variable for field in Settings.fields()]
+    found = {}
+    for name in sorted(environ):
+        if name.upper().startswith("DS4TRIO") and name not in (*known, *_ELSEWHERE):
+            for meant in difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.85):
+                found[name] = meant
+    return found
 
 
 @dataclass(frozen=True, slots=True)
