@@ -42,7 +42,7 @@ def refusal(engine: Engine, *items: StepItem) -> dict[int, WireError]:
 def test_the_engine_has_the_interface_that_batching_knows(engine: Engine) -> None:
     stand_in: EngineLike = engine
     assert stand_in.info.total_pages == stand_in.free_pages == 16
-    assert (engine.info.vocab_size, engine.info.context_length) == (320, 512)
+    assert (engine.info.vocab_size, engine.info.context_length) == (320, 256)  # what the pages hold
     assert (engine.info.device, engine.info.dtype) == ("cpu", "float32")
     assert engine.info.longest_sequence == 256
 
@@ -171,7 +171,7 @@ def test_a_step_that_fails_commits_nothing(
     with monkeypatch.context() as patch:
         name = "_head" if broken != "a product raises" else "_inputs"
         decoder: Any = engine.runner.decoder
-        place = decoder if name == "_head" else decoder._blocks[1]
+        place = decoder if name == "_head" else decoder._blocks[1]._attention
         patch.setattr(place, name, fail)
         ninth = StepItem(8, (1,) * 20)
         engine.open(8, GREEDY)
