@@ -68,7 +68,8 @@ def plan_memory(
 
     Raises:
         ModelUnavailable: the weights alone do not fit, or too few positions do beside them. Where
-            the user chose ``kv_memory`` only the weights are held against what is free.
+            the user chose ``kv_memory`` only the weights are held against what is free, and that
+            against all there is.
     """
     reserve = min(max(total // 20, GIB // 4), 4 * GIB) if shared else total // 16
     if weights > available:
@@ -82,6 +83,10 @@ def plan_memory(
         if kv_memory < page:
             raise ModelUnavailable(
                 f"--kv-memory: {kv_memory} bytes hold no page of this model; give at least {page}."
+            )
+        if kv_memory > total:
+            raise ModelUnavailable(
+                f"{_gib(kv_memory)} of KV memory are asked for, and there are {_gib(total)} in all."
             )
         return MemoryPlan(kv_memory, min(most, kv_memory // page * page_size))
     free = max(available - weights - reserve, 0)

@@ -17,19 +17,31 @@ __all__ = ["plan_room", "weights_size"]
 ROUNDED_BITS = 9
 """Of a weight of eight bits with its part of what its group has; one of four bits takes less."""
 
+EMBEDDING = "model.embed_tokens.weight"
+EXACT = ("router.weight", "router.bias", "shared_gate.weight", "streams.fn", "position_bias")
+"""Ends of names of tensors that are kept in float32, or hardly take any room."""
+BY_TOKEN = "router.by_token"
+
 
 def weights_size(config: ModelConfig, dtype: str) -> int:
-    """Bytes that the weights of a model take at most, without those of adapters."""
-    matrices = vectors = 0
-    for shape in tensor_shapes(config).values():
-        if len(shape) > 1:
-            matrices += math.prod(shape)
-        else:
-            vectors += math.prod(shape)
+    """Bytes that the weights of a model take at most, without those of adapters.
+
+    What is looked up and what must be exact (``EXACT``) is rounded in no dtype; an embedding that
+    is the output head too is.
+    """
     size = activation_dtype(dtype).itemsize
-    if dtype in ROUNDED:
-        return matrices * ROUNDED_BITS // 8 + vectors * size
-    return (matrices + vectors) * size
+    bits = 0
+    for name, shape in tensor_shapes(config).items():
+        if name.endswith(BY_TOKEN):
+            each = 64
+        elif name.endswith(EXACT):
+            each = 32
+        elif dtype in ROUNDED and len(shape) > 1 and (config.tied_head or name != EMBEDDING):
+            each = ROUNDED_BITS
+        else:
+            each = 8 * size
+        bits += math.prod(shape) * each
+    return bits // 8
 
 
 def plan_room(

@@ -178,15 +178,22 @@ class Runner:
                 adapters=adapters,
                 active=self._adapters,
             )
-            self._attention = make_attention(
-                config,
-                context_length=context,
-                pages=pages,
-                page_size=page_size,
-                dtype=kind,
-                device=place,
-                batch_invariant=batch_invariant,
-            )
+            try:
+                self._attention = make_attention(
+                    config,
+                    context_length=context,
+                    pages=pages,
+                    page_size=page_size,
+                    dtype=kind,
+                    device=place,
+                    batch_invariant=batch_invariant,
+                )
+            except (MemoryError, RuntimeError) as error:  # torch has no type of its own on a CPU
+                reason = str(error).splitlines()[0]
+                raise ModelUnavailable(
+                    f"memory for keys and values of {pages * page_size} positions cannot be had: "
+                    f"{reason}; a smaller --kv-memory may fit"
+                ) from error
             self._recorded: RecordedSteps | None = None
             recordable = graphs and config.experts is None  # experts are chosen on the host
             if recordable and isinstance(self._attention, PagedAttention) and self._attention.paged:

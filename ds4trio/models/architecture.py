@@ -21,9 +21,6 @@ __all__ = [
     "Streams",
 ]
 
-MOST_LAYERS = 10_000
-"""More than any model has. A number that is a mistake must not become a list of so many."""
-
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """The kinds of rotary embedding that the engine can build."""
 
@@ -32,6 +29,9 @@ MOST_LAYERS = 4096
 
 MOST_DIMENSIONS = 1 << 20
 """Of a latent vector and what is made of it; a square root is taken of them."""
+
+MOST_STREAMS = 64
+"""Residual streams, and rounds of the normalisation between them; each is work for every row."""
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +240,16 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
     output_groups: int
     output_rank: int
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not 1 <= (size := getattr(self, name)) <= MOST_DIMENSIONS:
+                refuse(f"{name} of attention is {size}; it must be from 1 to {MOST_DIMENSIONS}")
+        if self.turned_dim > self.index_dim:
+            refuse(
+                f"keys of an index have {self.index_dim} dimensions, of which {self.turned_dim} "
+                "cannot be turned"
+            )
+
     def ratio(self, kind: LayerKind) -> int:
         """Positions that become one entry in a layer of this kind."""
         return self.sparse_ratio if kind.compressed == "sparse" else self.heavy_ratio
@@ -258,6 +268,14 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     iterations: int
     epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST_STREAMS:
+            refuse(f"{self.count} residual streams cannot be; known: 1 to {MOST_STREAMS}")
+        if not 1 <= self.iterations <= MOST_STREAMS:
+            refuse(f"{self.iterations} rounds of a normalisation cannot be")
+        if self.epsilon < 0:
+            refuse(f"hc_eps is {self.epsilon}; it cannot be negative")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,8 +373,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
                 refuse("a layer refers to a rotary embedding that there is not")
             if kind.experts and self.experts is None:
                 refuse("a layer has experts, and the model says nothing about them")
+            if kind.compressed != "no" and self.compressed is None:
+                refuse("a layer compresses, and the model says nothing about how")
             if kind.window < 0:
                 refuse(f"a window of {kind.window} positions cannot be")
+
+        if self.compressed is not None and self.heads % self.compressed.output_groups:
+            groups = self.compressed.output_groups
+            refuse(f"{self.heads} heads cannot be put together in {groups} groups")
 
     def kind(self, layer: int) -> LayerKind:
         """What a layer is like."""

@@ -20,6 +20,7 @@ from ds4trio.models.config import (
     find_gguf_tensors,
     find_hf_tensors,
 )
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.fields import token_ids
 from ds4trio.models.tensors import tensor_shapes
 
@@ -219,7 +220,7 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
 
 
@@ -232,7 +233,7 @@ def _parameters(config: ModelConfig | None, tensors: Mapping[str, TensorFact]) -
 def _added_tokens(folder: Path) -> dict[int, str]:
     try:
         file = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=TokenizerFile)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *BAD_JSON):
         return {}
     return {token.id: token.content for token in file.added_tokens}
 

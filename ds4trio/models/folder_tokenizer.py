@@ -16,6 +16,7 @@ import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder, publish_file
+from ds4trio.models.damaged import BAD_JSON
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 TOKENIZER, TEKKEN, SENTENCEPIECE = "tokenizer.json", "tekken.json", "tokenizer.model"
 SETTINGS, ADDED, SPECIAL = "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"
+
+LONGEST_ID = 12
+"""Digits. Of thousands of them Python makes no number."""
 
 FORMAT = 1
 """Raised whenever a conversion changes, so that older ones are not read."""
@@ -142,7 +146,12 @@ def _added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
             added[index] = {"content": content, "special": True}
     described = optional_json(folder / SETTINGS).get("added_tokens_decoder")
     for index, token in (described if isinstance(described, dict) else {}).items():
-        if index.isdecimal() and isinstance(token, dict) and isinstance(token.get("content"), str):
+        if (
+            index.isdecimal()
+            and len(index) < LONGEST_ID
+            and isinstance(token, dict)
+            and isinstance(token.get("content"), str)
+        ):
             added[int(index)] = token
     return added
 
@@ -186,10 +195,18 @@ def _special(folder: Path, settings: Mapping[str, Any], key: str) -> str | None:
 def _mentions(node: Any, bos: str) -> bool:
     if isinstance(node, dict):
         if node.get("type") == "TemplateProcessing":
-            single = node.get("single") or []
-            return any((part.get("SpecialToken") or {}).get("id") == bos for part in single)
-        return any(_mentions(value, bos) for value in node.get("processors") or [])
+            return any(_names(part, bos) for part in _listed(node.get("single")))
+        return any(_mentions(value, bos) for value in _listed(node.get("processors")))
     return False
+
+
+def _names(part: Any, token: str) -> bool:
+    special = part.get("SpecialToken") if isinstance(part, dict) else None
+    return isinstance(special, dict) and special.get("id") == token
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _read(path: Path) -> bytes:
@@ -218,5 +235,5 @@ def decode_json(path: Path, kind: type[T]) -> T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise ModelUnavailable(f"{path.parent} has no {path.name}.") from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{path} cannot be read: {error}.") from error

@@ -24,6 +24,11 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_ARRAY_DEPTH = 4
 MAX_DIMENSIONS = 4
+MOST_VALUES = 1 << 24
+"""Keys, tensors and members of arrays together. A file of gigabytes holds as many as a damaged
+count says; the largest vocabularies have a quarter of a million tokens."""
+LONGEST_STRING = 1 << 27
+"""Bytes; a chat template or a whole ``tokenizer.json`` is far shorter."""
 
 SCALARS = {
     0: struct.Struct("<B"),
@@ -96,6 +101,7 @@ class _Parser:
         self.path = path
         self.at = 0
         self.end = len(data)
+        self.values = 0
 
     def header(self) -> GgufHeader:
         if self.data[:4] != MAGIC:
@@ -108,6 +114,7 @@ class _Parser:
             why = "it is big-endian" if swapped else f"version {version} is not known"
             self._refuse(f"{why}; known: versions 2 and 3, little-endian")
         tensor_count, key_count = self._scalar(U64), self._scalar(U64)
+        self._count(tensor_count + key_count)
         metadata: dict[str, Any] = {}
         for _ in range(key_count):
             key = self._string()
@@ -160,6 +167,8 @@ class _Parser:
         length = self._scalar(U64)
         if length > self.end - self.at:
             self._refuse("it ends inside its header; was it fetched completely?")
+        if length > LONGEST_STRING:
+            self._refuse(f"it has a string of {length} bytes")
         at, self.at = self.at, self.at + length
         try:
             return self.data[at : self.at].decode("utf-8")
@@ -179,6 +188,7 @@ class _Parser:
         kind, count = self._scalar(U32), self._scalar(U64)
         if depth >= MAX_ARRAY_DEPTH:
             self._refuse("its arrays are nested too deeply")
+        self._count(count)
         if kind not in SCALARS:
             return [self._value(kind, depth + 1) for _ in range(count)]
         size = SCALARS[kind].size
@@ -187,6 +197,11 @@ class _Parser:
         at, self.at = self.at, self.at + count * size
         code = SCALARS[kind].format[-1]
         return list(struct.unpack_from(f"<{count}{code}", self.data, at))
+
+    def _count(self, more: int) -> None:
+        self.values += more
+        if self.values > MOST_VALUES:
+            self._refuse("its header has more values than any model's; is the file damaged?")
 
     def _refuse(self, why: str) -> NoReturn:
         stop = "" if why.endswith((".", "?")) else "."

@@ -14,6 +14,7 @@ import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.choice import RepoFile
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.download import Remote
 from ds4trio.models.facts import Facts, TensorFact, folder_facts, gguf_facts
 from ds4trio.models.gguf import GgufHeader, read_header
@@ -181,7 +182,7 @@ def _safetensors(name: str, read: Read) -> dict[str, TensorFact]:
         entries.pop("__metadata__", None)
         decoder = msgspec.json.Decoder(Entry)
         decoded: dict[str, Any] = {key: decoder.decode(raw) for key, raw in entries.items()}
-    except msgspec.MsgspecError as error:
+    except BAD_JSON as error:
         raise ModelUnavailable(f"The header of {name} cannot be read: {error}.") from error
     if any(size < 0 for entry in decoded.values() for size in entry.shape):
         raise ModelUnavailable(f"The header of {name} cannot be read: a negative size.")

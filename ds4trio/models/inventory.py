@@ -13,6 +13,7 @@ from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import conversions_of, size_on_disk
 from ds4trio.models.choice import RepoFile, choose, gguf_models, written
 from ds4trio.models.config import config_from_hf
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.default import ALIASES, cached
 from ds4trio.models.hub_cache import whole
 from ds4trio.models.names import HubName
@@ -144,7 +145,7 @@ def _numbers(folder: Path) -> str:
     """Of a folder's weights. Raises ModelUnavailable where it could not be served."""
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{folder / 'config.json'} cannot be read: {error}.") from error
     config_from_hf(config, None)
     inner = config.get("text_config")

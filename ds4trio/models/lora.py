@@ -15,6 +15,7 @@ import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig, family_of
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.fields import FieldReader
 from ds4trio.models.gguf import read_header
 from ds4trio.models.gguf_weights import GgufWeights
@@ -35,6 +36,9 @@ ADAPTABLE = re.compile(
     r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight"
 )
 """The products that an adapter may change."""
+
+
+PLAIN_NAME = re.compile(r"[\w.]+")
 
 
 class LowRankPair(msgspec.Struct, frozen=True):
@@ -136,8 +140,8 @@ def _from_folder(folder: Path) -> Found:
     if config.get("bias", "none") != "none":
         _refuse(folder, "it changes biases, which is not supported")
     alpha, rank = read.number("lora_alpha", 8.0), read.integer("r", 8)
-    alphas = _pattern(config.get("alpha_pattern"))
-    ranks = _pattern(config.get("rank_pattern"))
+    alphas = _pattern(folder, config, "alpha_pattern")
+    ranks = _pattern(folder, config, "rank_pattern")
 
     def scale(module: str, own_rank: int) -> float:
         own = _matched(ranks, module, rank)
@@ -190,9 +194,13 @@ def _paired(
             _refuse(path, f"{name!r} has no counterpart")
         if down.ndim != 2 or up.ndim != 2 or len(down) != up.shape[1] or not len(down):
             _refuse(path, f"the shapes of {name!r} and its counterpart do not fit")
-        if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
+        for part in (down, up):
+            if not part.is_floating_point() or part.itemsize < 2:  # two bytes hold numbers as such
+                _refuse(path, f"{name!r} or its counterpart is of type {part.dtype}")
+        pair = LowRankPair(down.float(), up.float() * scale(module, len(down)))
+        if not (bool(pair.down.isfinite().all()) and bool(pair.up.isfinite().all())):
             _refuse(path, f"{name!r} or its counterpart has numbers that are not finite")
-        pairs[module] = LowRankPair(down.float(), up.float() * scale(module, len(down)))
+        pairs[module] = pair
     if not pairs:
         _refuse(path, "it changes nothing")
     return pairs
@@ -205,14 +213,20 @@ def _tensors(folder: Path) -> Mapping[str, torch.Tensor]:
     return read_tensors(path)
 
 
-def _pattern(value: Any) -> dict[str, float]:
+def _pattern(folder: Path, config: Mapping[str, Any], key: str) -> dict[str, float]:
+    """Numbers by names of modules.
+
+    Raises:
+        ModelUnavailable: it is something else; or names are expressions, as peft allows, by which
+            a module would silently get another scale here.
+    """
+    value = config.get(key) or {}
     if not isinstance(value, dict):
-        return {}
-    return {str(key): float(number) for key, number in value.items() if _is_number(number)}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        _refuse(folder, f"{key} is not an object")
+    for name in value:
+        if not PLAIN_NAME.fullmatch(name):
+            _refuse(folder, f"{key} has {name!r}, and only names are known there")
+    return {name: FieldReader(value).number(name) for name in value}
 
 
 def _matched(pattern: Mapping[str, float], module: str, default: float) -> float:
@@ -226,7 +240,7 @@ def _matched(pattern: Mapping[str, float], module: str, default: float) -> float
 def _json(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
 
 

@@ -44,7 +44,7 @@ TOKENIZER = "tokenizer.json"
 DIGEST_BYTES = 32
 """The index begins with a SHA-256 of what follows."""
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever what is kept changes, so that older conversions are not read."""
 
 

@@ -12,6 +12,7 @@ import msgspec
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models import default, hub
 from ds4trio.models.config import config_from_hf
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
 from ds4trio.models.gguf_parts import part_paths
 from ds4trio.models.names import HubName, parse_hub_name
@@ -128,7 +129,7 @@ def resolve(
 def _require_known(folder: Path) -> None:
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{folder / 'config.json'} cannot be read: {error}.") from error
     config_from_hf(config, None)
 

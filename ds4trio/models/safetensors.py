@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.mistaken import what_file_is
 from ds4trio.models.shards import shard_names
 from ds4trio.models.weights import Weights, place_of
@@ -140,7 +141,7 @@ def _places(path: Path) -> dict[str, Place]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = msgspec.json.decode(file.read(length), type=dict[str, Any])
-    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
+    except (OSError, SafetensorError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{path} cannot be read: {_why(path, error)}") from error
     header.pop("__metadata__", None)
     places: dict[str, Place] = {}

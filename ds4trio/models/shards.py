@@ -7,11 +7,16 @@ from pathlib import Path
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.damaged import BAD_JSON
 
 __all__ = ["shard_names"]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+
+LONGEST = 255
+"""Characters of a file's name; file systems have no longer ones, and say so in their own way."""
 
 
 class Index(msgspec.Struct):
@@ -32,10 +37,10 @@ def shard_names(folder: Path) -> list[str]:
         raise ModelUnavailable(f"{folder} has neither {SINGLE} nor {INDEX}{_instead(folder)}.")
     try:
         index = msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{folder / INDEX} cannot be read: {error}.") from error
     names = sorted(set(index.weight_map.values()))
-    if outside := [name for name in names if Path(name).name != name]:
+    if outside := [name for name in names if Path(name).name != name or len(name) > LONGEST]:
         raise ModelUnavailable(f"{folder / INDEX} names a file outside its folder: {outside[0]}.")
     return names
 

@@ -15,6 +15,7 @@ import binascii
 import msgspec
 from tokenizers import Tokenizer
 
+from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.pre_tokenizers import byte_characters, tekken_pattern
 from ds4trio.models.vocabulary import build_byte_level, mark_tokens, refuse_vocabulary
 
@@ -87,7 +88,7 @@ def build_tekken(data: bytes, source: str) -> Tokenizer:
     """
     try:
         file = msgspec.json.decode(data, type=_File)
-    except msgspec.MsgspecError as error:
+    except BAD_JSON as error:
         refuse_vocabulary(source, f"it is damaged ({error})")
     special = _special_tokens(file, source)
     count = file.config.default_vocab_size - len(special)

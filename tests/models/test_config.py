@@ -118,7 +118,7 @@ def test_every_end_token_counts_once() -> None:
         ({"model_type": "mamba"}, "unknown architecture 'mamba'; known: llama"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "known: default, linear, dynamic, llama3"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "0 rotary factors"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.07}}, "even number of dimensions"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.07}}, "turns whole heads"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"num_attention_heads": 3}, "cannot share"),
         ({"num_attention_heads": 0}, "must be positive"),

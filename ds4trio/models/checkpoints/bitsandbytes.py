@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ds4trio.models.checkpoints.assembly import Assembly
 from ds4trio.models.checkpoints.packing import CHUNK, pairs_by_byte
+from ds4trio.models.damaged import BAD_JSON
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +87,7 @@ def _four_bits(parts: Assembly, name: str, state_name: str) -> None:
     parts.take(state_name, ["U8"], None)
     try:
         state = msgspec.json.decode(parts.raw.integers(state_name).tobytes(), type=QuantState)
-    except msgspec.MsgspecError as error:
+    except BAD_JSON as error:
         parts.refuse(state_name, f"it cannot be read: {error}")
     sizes = (state.blocksize, state.nested_blocksize or 2)
     if any(size % 2 or not 2 <= size <= MAX_BLOCK for size in sizes) or min(state.shape) < 1:

@@ -32,6 +32,26 @@ NAMES = {
     "mlp.shared.down_proj": "mlp.shared_experts.down_proj",
 }
 
+V3_DEFAULTS = {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "routed_scaling_factor": 2.5,
+    "q_lora_rank": 1536,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+"""Of transformers, where a config does not say."""
+
 SOFTMAX, SIGMOID = 1, 2
 """``expert_gating_func`` of GGUF files."""
 
@@ -46,7 +66,11 @@ def _from_hf(file: HfFile, *, sigmoid: bool) -> ModelConfig:
         value_dim=read.integer("v_head_dim", 128),
         neighbours=read.flag("rope_interleave", True) if sigmoid else True,
     )
-    base = hf_config(file, ropes=[hf_rope(file, latent.turned_dim)])
+    # Attention is over one head; what a config says of others is not what is attended to.
+    one = {"head_dim": latent.rank + latent.turned_dim, "num_key_value_heads": 1}
+    base = hf_config(
+        HfFile({**file.values, **one}, file.ends), ropes=[hf_rope(file, latent.turned_dim)]
+    )
     experts = _hf_experts(read, sigmoid=sigmoid) if read.integer("n_routed_experts", 0) else None
     dense = read.integer("first_k_dense_replace", 3 if sigmoid else 0)
     every = read.integer("moe_layer_freq", 1)
@@ -184,7 +208,7 @@ def _v2(file: HfFile) -> ModelConfig:
 
 
 def _v3(file: HfFile) -> ModelConfig:
-    return _from_hf(file, sigmoid=True)
+    return _from_hf(file.with_defaults(V3_DEFAULTS), sigmoid=True)
 
 
 def _hf_source(config: ModelConfig, name: str) -> Source:

@@ -22,9 +22,9 @@ from ds4trio.models.architecture import (
     Streams,
 )
 from ds4trio.models.families.family import Family
-from ds4trio.models.families.hf_file import HfFile, hf_config, hf_rope
+from ds4trio.models.families.hf_file import HfFile, hf_activation, hf_config, hf_rope
 from ds4trio.models.families.names import split_name
-from ds4trio.models.fields import refuse
+from ds4trio.models.fields import FieldReader, refuse
 from ds4trio.models.sources import Source
 
 __all__ = ["DEEPSEEK_V4"]
@@ -37,7 +37,18 @@ KINDS: Mapping[object, Literal["no", "sparse", "heavy"]] = {
     4: "sparse",
     128: "heavy",
 }
-MLPS = {"hash_moe": True, "moe": False}
+DEFAULTS = {
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 1048576,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+"""Of transformers, where a config does not say."""
+
+MLPS: Mapping[object, bool] = {"hash_moe": True, "moe": False}
 LIMIT = 10.0
 
 OUTER = {
@@ -78,30 +89,28 @@ PREDICTION = re.compile(r"(model\.)?mtp\..*")
 
 
 def _from_hf(file: HfFile) -> ModelConfig:
+    file = file.with_defaults(DEFAULTS)
     read, values = file.read, file.values
-    layers, head_dim = read.integer("num_hidden_layers", 43), read.integer("head_dim", 512)
+    layers, head_dim = read.integer("num_hidden_layers"), read.integer("head_dim", 512)
     if read.number("swiglu_limit", LIMIT) != LIMIT:
         refuse(f"swiglu_limit is {values['swiglu_limit']!r}; known: {LIMIT}")
     if (scoring := values.get("scoring_func", "sqrtsoftplus")) != "sqrtsoftplus":
         refuse(f"scoring_func is {scoring!r}; known: sqrtsoftplus")
+    if (activation := hf_activation(values)) != "silu":
+        refuse(f"activation {activation} is not known in this family; known: silu")
     if read.integer("num_key_value_heads", 1) != 1:
         refuse("there must be one key/value head")
     main, compress = _ropes(file, head_dim)
-    ratios = values.get("compress_rates") or {}
-    sparse = ratios.get("compressed_sparse_attention", read.integer("compress_rate_csa", 4))
-    heavy = ratios.get("heavily_compressed_attention", read.integer("compress_rate_hca", 128))
-    heads, groups = read.integer("num_attention_heads", 64), read.integer("o_groups", 8)
-    if min(groups, sparse, heavy) < 1 or heads % max(groups, 1):
-        refuse(f"{heads} heads cannot be put together in {groups} groups")
+    ratios = FieldReader(file.mapping("compress_rates"))
+    groups = read.integer("o_groups", 8)
     plain = hf_config(
         HfFile({**values, "num_key_value_heads": 1, "head_dim": head_dim}, file.ends),
         ropes=(main, compress),
-        end=1,
     )
     return replace(
         plain,
         intermediate_size=read.integer("moe_intermediate_size", 2048),
-        kinds=_kinds(values, layers, read.integer("sliding_window", 128)),
+        kinds=_kinds(file, layers, read.integer("sliding_window", 128)),
         activation="limited",
         sinks=True,
         experts=Experts(
@@ -117,8 +126,12 @@ def _from_hf(file: HfFile) -> ModelConfig:
         compressed=Compressed(
             query_rank=read.integer("q_lora_rank", 1024),
             turned_dim=main.dims,
-            sparse_ratio=sparse,
-            heavy_ratio=heavy,
+            sparse_ratio=ratios.integer(
+                "compressed_sparse_attention", read.integer("compress_rate_csa", 4)
+            ),
+            heavy_ratio=ratios.integer(
+                "heavily_compressed_attention", read.integer("compress_rate_hca", 128)
+            ),
             index_heads=read.integer("index_n_heads", 64),
             index_dim=read.integer("index_head_dim", 128),
             index_used=read.integer("index_topk", 512),
@@ -136,11 +149,12 @@ def _from_hf(file: HfFile) -> ModelConfig:
 def _ropes(file: HfFile, head_dim: int) -> tuple[Rope, Rope]:
     """Of layers with a window alone, and of those with compressed positions."""
     values = file.values
-    share = file.read.integer("qk_rope_head_dim", head_dim // 8) / head_dim
-    parameters = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    share = file.read.integer("qk_rope_head_dim", head_dim // 8) / max(head_dim, 1)
+    parameters = file.mapping("rope_parameters") or file.mapping("rope_scaling")
     if all(isinstance(parameters.get(kind), dict) for kind in ("main", "compress")):
         main, compress = (
-            hf_rope(file, head_dim, kind=kind, share=share) for kind in ("main", "compress")
+            hf_rope(file, head_dim, kind=kind, share=share, partly=True)
+            for kind in ("main", "compress")
         )
     else:
         bases = (("rope_theta", 10000.0), ("compress_rope_theta", 160000.0))
@@ -148,25 +162,31 @@ def _ropes(file: HfFile, head_dim: int) -> tuple[Rope, Rope]:
         less = {k: v for k, v in values.items() if k not in ("rope_parameters", "rope_scaling")}
         flat = HfFile({**less, "rope_theta": thetas[0]})
         scaled = HfFile({**less, "rope_parameters": {**parameters, "rope_theta": thetas[1]}})
-        main, compress = (hf_rope(part, head_dim, share=share) for part in (flat, scaled))
+        main, compress = (
+            hf_rope(part, head_dim, share=share, partly=True) for part in (flat, scaled)
+        )
+    if main.dims != compress.dims:
+        refuse(f"layers turn {main.dims} and {compress.dims} dimensions; it must be the same")
     if compress.scaling is not None and compress.scaling.attention_factor is None:
         # Unlike others it does not sharpen attention where its context is stretched.
         compress = replace(compress, scaling=replace(compress.scaling, attention_factor=1.0))
     return main, compress
 
 
-def _kinds(values: Mapping[str, Any], layers: int, window: int) -> tuple[LayerKind, ...]:
-    attention: Sequence[Any] = (
-        values.get("layer_types")
-        or values.get("compress_ratios")
+def _kinds(file: HfFile, layers: int, window: int) -> tuple[LayerKind, ...]:
+    attention = (
+        _list(file, "layer_types")
+        or _list(file, "compress_ratios")
         or [128 if number < 2 or number % 2 == 0 else 4 for number in range(layers)]
     )
-    hashed = values.get("num_hash_layers", 3)
-    mlps: Sequence[Any] = values.get("mlp_layer_types") or [
+    hashed = file.read.integer("num_hash_layers", 3)
+    mlps = _list(file, "mlp_layer_types") or [
         "hash_moe" if number < hashed else "moe" for number in range(layers)
     ]
     if len(attention) < layers or len(mlps) < layers:
         refuse(f"the kinds of its {layers} layers are not all given")
+    if window < 1:
+        refuse(f"a window of {window} positions cannot be")
     for given, known in ((attention, KINDS), (mlps, MLPS)):
         if unknown := [kind for kind in given if kind not in known]:
             refuse(f"layer type {unknown[0]!r} is not known; known: {', '.join(map(str, known))}")
@@ -180,6 +200,14 @@ def _kinds(values: Mapping[str, Any], layers: int, window: int) -> tuple[LayerKi
         )
         for kind, mlp in zip(attention[:layers], mlps[:layers], strict=True)
     )
+
+
+def _list(file: HfFile, key: str) -> Sequence[Any]:
+    """Names or numbers, one for each layer; nothing where the config has no such key."""
+    values = file.values.get(key) or []
+    if not isinstance(values, list) or not all(isinstance(value, str | int) for value in values):
+        refuse(f"{key} is {values!r}; it must be a list of names or numbers")
+    return values
 
 
 def _hf_source(config: ModelConfig, name: str) -> Source:

@@ -65,8 +65,6 @@ def _common(config: ModelConfig) -> ModelConfig:
 
 def _hf_common(file: HfFile) -> ModelConfig:
     read = file.read
-    if read.flag("use_bidirectional_attention", False):
-        refuse("it sees what comes after a position too, as models do that make embeddings")
     scalar = read.number("query_pre_attn_scalar", 256)
     if scalar <= 0:
         refuse(f"query_pre_attn_scalar is {scalar}; it must be positive")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ds4trio.models.architecture import ModelConfig, Rope, RopeScaling
+from ds4trio.models.families.gguf_unread import refuse_unread
 from ds4trio.models.fields import FieldReader, refuse, token_ids
 
 __all__ = ["GgufFile", "gguf_config", "gguf_rope"]
@@ -91,6 +92,7 @@ def gguf_config(
     Raises:
         ModelUnavailable: a key is missing or of the wrong type, or something not known here.
     """
+    refuse_unread(file.architecture, file.metadata)
     read = file.read
     heads = read.integer("attention.head_count")
     hidden = read.integer("embedding_length")
@@ -144,6 +146,8 @@ def _scaling(file: GgufFile) -> RopeScaling | None:
         tuple(map(float, file.divisors.get(f"rope_factors_{which}.weight", ())))
         for which in ("short", "long")
     )
+    if bool(short) != bool(long):
+        refuse("it has factors for either short or long texts, and not for both")
     if short and long:
         return RopeScaling(
             kind="longrope",

@@ -63,6 +63,7 @@ def hf_config(
     tied: bool = False,
     theta: float = 10000.0,
     end: int | None = 2,
+    partly: bool = False,
 ) -> ModelConfig:
     """What all families have in common; a family replaces in it what it has otherwise.
 
@@ -70,16 +71,21 @@ def hf_config(
         file: the config.
         ropes: the rotary embeddings, where they are not one over whole heads.
         tied, theta, end: what a config means that does not say.
+        partly: as for ``hf_rope``.
 
     Raises:
         ModelUnavailable: an activation or rotary kind that is not known, or a value of the wrong
             type.
     """
     read, values = file.read, file.values
+    if not read.flag("is_causal", True) or read.flag("use_bidirectional_attention", False):
+        refuse("it sees what comes after a position too, as models do that make embeddings")
     heads = read.integer("num_attention_heads", 32)
     hidden = read.integer("hidden_size", 4096)
     head_dim = read.integer("head_dim", hidden // max(heads, 1))
     ends = [*file.ends, *token_ids(values.get("eos_token_id", end))]
+    if ropes is None:
+        ropes = (hf_rope(file, head_dim, theta=theta, partly=partly),)
     biased = read.flag("attention_bias", False)
     return ModelConfig(
         architecture=str(values.get("model_type")),
@@ -91,7 +97,7 @@ def hf_config(
         kv_heads=read.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         norm_eps=read.number("rms_norm_eps", 1e-6),
-        ropes=tuple(ropes) if ropes is not None else (hf_rope(file, head_dim, theta=theta),),
+        ropes=tuple(ropes),
         context_length=read.integer("max_position_embeddings", 2048),
         activation=hf_activation(values),
         tied_head=read.flag("tie_word_embeddings", tied),
@@ -110,6 +116,7 @@ def hf_rope(
     theta: float = 10000.0,
     kind: str | None = None,
     share: float = 1.0,
+    partly: bool = False,
 ) -> Rope:
     """Base and scaling, from ``rope_parameters`` or the older pair of keys.
 
@@ -119,6 +126,11 @@ def hf_rope(
         theta: the base where the config does not say.
         kind: of layers, where parameters are given for several.
         share: of a head that is turned, where the config does not say.
+        partly: a config may say that only a part of each head is turned. Of other families
+            transformers ignores that, or fails.
+
+    Raises:
+        ModelUnavailable: a scaling that is not known, or a value that cannot be.
     """
     values = file.values
     parameters = {**file.mapping("rope_scaling"), **file.mapping("rope_parameters")}
@@ -128,6 +140,8 @@ def hf_rope(
     part = both.number("partial_rotary_factor", share)
     if not 0 < part <= 1:
         refuse(f"partial_rotary_factor is {part}; it must be above 0 and at most 1")
+    if part != 1 and not partly:
+        refuse(f"partial_rotary_factor is {part}, and this family turns whole heads")
     return Rope(
         theta=both.number("rope_theta", theta),
         dims=int(head_dim * part),

@@ -123,7 +123,14 @@ def gguf_source(config: ModelConfig, name: str) -> Source:
 
 
 def in_pairs(config: ModelConfig, name: str) -> Source:
-    """``gguf_source`` of families whose query and key rows lie pair by pair there."""
+    """``gguf_source`` of families whose query and key rows lie pair by pair there.
+
+    Raises:
+        ModelUnavailable: only a part of each head is turned. Which rows are its pairs would then
+            depend on who wrote the file.
+    """
+    if any(rope.dims != config.head_dim for rope in config.ropes):
+        refuse("heads of which only a part is turned are not known in this family")
     source = gguf_source(config, name)
     heads = {".attn_q.": config.heads, ".attn_k.": config.kv_heads}
     for part, count in heads.items():

@@ -30,7 +30,7 @@ DEFAULTS = {
 
 def _from_hf(file: HfFile) -> ModelConfig:
     file = file.with_defaults(DEFAULTS)
-    config = hf_config(file)
+    config = hf_config(file, partly=True)
     _known(config.ropes[0])
     window = hf_window(file)
     windowed = hf_windows(file, config.layers, lambda layer: window is not None)
