@@ -35,7 +35,7 @@ from ds4trio.engine.turns import InTurn
 from ds4trio.errors import EngineDied, ModelUnavailable
 from ds4trio.generate import Generator
 from ds4trio.models.resolve import ModelSource
-from ds4trio.settings import Settings
+from ds4trio.settings import Settings, misspelt
 
 __all__ = ["Load", "build_coalescer", "create_app", "load_generator"]
 
@@ -66,6 +66,8 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     if settings is None:
         settings = Settings.load(os.environ)
     _log_to_stderr(settings.log_level)
+    for written, meant in misspelt(os.environ).items():
+        _log.warning("the variable %s is not read; did you mean %s?", written, meant)
     service = Service(settings)
     harden_hypercorn(
         send_timeout=settings.send_timeout,
@@ -168,6 +170,8 @@ async def _load_and_run(service: Service, load: Load) -> None:
             info.total_pages,
             info.page_size,
         )
+        if service.settings.adapters:
+            _log.info("with adapters: %s", ", ".join(name for name, _ in service.settings.adapters))
         service.serve(generator, name)
         await generator.coalescer.run()
     except (ModelUnavailable, EngineDied) as error:

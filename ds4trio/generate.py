@@ -205,7 +205,7 @@ class Generator:
             tokens=tokens,
             sampling=request.sampling.params(len(tokens)),
             max_tokens=request.max_tokens or self._default_max_tokens,
-            stop=tuple(request.stop),
+            stop=(*request.stop, *self._template.ends),
             cache_salt=request.cache_salt,
             user=request.user,
             adapter=request.adapter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Field", "Settings", "SettingsError", "parse_size"]
+__all__ = ["Field", "Settings", "SettingsError", "misspelt", "parse_size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
@@ -19,6 +20,10 @@ _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 _ALIASES = {"coalesce_us": ("DS4_SERVER_DECODE_COALESCE_US",)}
 """Names that other servers use for the same thing."""
+
+
+_ELSEWHERE = ("DS4TRIO_CACHE", "DS4TRIO_URL")
+"""Variables of other parts."""
 
 
 class SettingsError(ValueError):
@@ -33,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "smollm2-135m-instruct"
     lora: Annotated[
         tuple[str, ...],
-        Meta(description="adapters as NAME=PATH; requests that name the model NAME get it"),
+        Meta(description="LoRA adapters as NAME=PATH; requests whose model is NAME get it"),
     ] = ()
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes any")] = 8000
@@ -160,7 +165,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"kv_memory: {error}") from None
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names) or self.model in names:
-            raise ValueError("lora: every adapter needs a name of its own")
+            taken = next(name for name in names if name == self.model or names.count(name) > 1)
+            raise ValueError(
+                f"lora: every adapter needs a name of its own, and {taken!r} is the name of "
+                f"{'the model' if taken == self.model else 'two'}"
+            )
         if not all(key.strip() for key in self.api_key):
             raise ValueError("api_key: a key must not be empty; leave it out for no check")
         for origin in self.allow_origin:
@@ -246,6 +255,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 field = next(field for field in cls.fields() if field.name == field_name)
                 rest = field.refusal(values[field_name])
             raise SettingsError(f"{origin.get(field_name, field_name)}: {rest}") from None
+
+
+def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that nothing reads and that look like one of a setting: as written, as meant.
+
+    Those that look like none may be somebody else's, such as a container platform's.
+    """
+    known = [field.variable for field in Settings.fields()]
+    found = {}
+    for name in sorted(environ):
+        if name.upper().startswith("DS4TRIO") and name not in (*known, *_ELSEWHERE):
+            for meant in difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.85):
+                found[name] = meant
+    return found
 
 
 @dataclass(frozen=True, slots=True)

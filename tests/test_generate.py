@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ds4trio.chat.template import ChatTemplate
 from ds4trio.errors import (
     BatchFailed,
     ContextLengthExceeded,
@@ -112,6 +113,18 @@ async def test_stop_text_ends_the_answer_and_its_session() -> None:
         await until(lambda: generator.coalescer.sessions == 0)
         assert engine.free_pages == engine.info.total_pages
         assert max(engine.drawn.values()) < 200  # it did not run on
+
+
+async def test_without_a_template_an_answer_ends_where_the_model_speaks_for_the_user() -> None:
+    engine = ScriptedEngine(" Paris.\nIt is.\nuser: And of Spain?\nassistant: Madrid.")
+    generator = scripted_generator(engine, Settings(), ChatTemplate(None))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(generator.coalescer.run)
+        deltas, finished = await answer(generator)
+        assert (text_of(deltas), finished.reason) == (" Paris.\nIt is.", "stop")
+        deltas, _ = await answer(generator, replace(HI, stop=("It",)))
+        assert text_of(deltas) == " Paris.\n"
+        nursery.cancel_scope.cancel()
 
 
 async def test_text_held_for_a_stop_text_comes_when_the_answer_ends() -> None:

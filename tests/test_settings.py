@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4trio.settings import Settings, SettingsError, parse_size
+from ds4trio.app import create_app
+from ds4trio.settings import Settings, SettingsError, misspelt, parse_size
 
 
 def test_defaults_are_those_of_the_readme() -> None:
@@ -98,6 +99,42 @@ def test_a_wrong_value_is_answered_with_the_right_ones(name: str, value: str, sa
 
 def test_other_variables_do_not_matter() -> None:
     assert Settings.load({"PORT": "1", "DS4TRIO_": "x", "DS4TRIO_NONE": "1"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("DS4TRIO_MODLE", "DS4TRIO_MODEL"),
+        ("DS4TRIO_MAX_SESSION", "DS4TRIO_MAX_SESSIONS"),
+        ("ds4trio_port", "DS4TRIO_PORT"),
+        ("DS4TRIO_APIKEY", "DS4TRIO_API_KEY"),
+        ("DS4TRIOMODEL", "DS4TRIO_MODEL"),
+    ],
+)
+def test_a_misspelt_variable_is_found(written: str, meant: str) -> None:
+    assert misspelt({written: "secret", "PATH": "/bin"}) == {written: meant}
+
+
+def test_what_is_somebody_elses_or_right_is_not_misspelt() -> None:
+    right = {field.variable: "1" for field in Settings.fields()}
+    others = dict.fromkeys(
+        [
+            *("DS4TRIO_CACHE", "DS4TRIO_URL", "DS4_SERVER_DECODE_COALESCE_US", "MODEL", "DS4TRIO_"),
+            *("DS4TRIO_SERVICE_HOST", "DS4TRIO_SERVICE_PORT", "DS4TRIO_PORT_8000_TCP_ADDR"),
+        ],
+        "1",
+    )
+    assert misspelt(right | others) == {}
+
+
+def test_a_server_says_which_variable_it_does_not_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DS4TRIO_APIKEY", "secret")
+    create_app(Settings())
+    assert caplog.messages == [
+        "the variable DS4TRIO_APIKEY is not read; did you mean DS4TRIO_API_KEY?"
+    ]
 
 
 def test_flags_win_over_variables() -> None:

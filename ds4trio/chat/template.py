@@ -11,10 +11,11 @@ What a client writes is data. A role marker typed into a message is that text, n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +30,7 @@ from ds4trio.chat.messages import find_wants
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 
-__all__ = ["ChatTemplate", "Segment", "encode_prompt"]
+__all__ = ["ChatTemplate", "Segment", "check_template", "encode_prompt"]
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ PLAIN = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"""
 
+PLAIN_ENDS = ("\nuser:",)
+"""A model that has no tokens for turns goes on with the user's next line; its answer ends there."""
+
 
 class ChatTemplate:
     """A compiled chat template.
@@ -60,6 +64,9 @@ class ChatTemplate:
             "role: content".
         bos_token, eos_token: given to the template under these names; None as the empty text.
         control_tokens: texts of the tokenizer's control tokens; a client cannot write them.
+
+    Attributes:
+        ends: texts that end an answer besides the model's end tokens.
 
     Raises:
         ModelUnavailable: the template is not valid Jinja.
@@ -76,21 +83,12 @@ class ChatTemplate:
         control = tuple(control_tokens)
         self._markers = Markers(control)
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
-        try:
-            self._template = _environment().from_string(
-                _fallback(control) if source is None else source
-            )
-        except RecursionError as error:
-            raise ModelUnavailable("The model's chat template is nested too deeply.") from error
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelUnavailable(
-                f"The model's chat template is not valid, line {error.lineno}: {error.message}."
-            ) from error
-        except Exception as error:
-            # Jinja makes a Python program of it, which may be none: a break without a loop, blocks
-            # nested too deeply, numbers and texts without end.
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ModelUnavailable(f"The model's chat template is not valid: {reason}.") from error
+        self.ends: tuple[str, ...] = ()
+        if source is None:
+            source = _fallback(control)
+            self.ends = PLAIN_ENDS if source == PLAIN else ()
+        with _clear_errors():
+            self._template = _environment().from_string(source)
         self._wants = find_wants(
             functools.partial(
                 self._template.render, **self._tokens, documents=None, add_generation_prompt=False
@@ -147,6 +145,33 @@ class ChatTemplate:
                 param="messages",
             ) from None
         return guarded.split(text)
+
+
+def check_template(source: str) -> None:
+    """Read a template of somebody who need not be trusted: nothing in it runs.
+
+    Raises:
+        ModelUnavailable: it is not valid Jinja.
+    """
+    with _clear_errors():
+        _environment().parse(source)
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise ModelUnavailable("The model's chat template is nested too deeply.") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelUnavailable(
+            f"The model's chat template is not valid, line {error.lineno}: {error.message}."
+        ) from error
+    except Exception as error:
+        # Jinja makes a Python program of it, which may be none: a break without a loop, blocks
+        # nested too deeply, numbers and texts without end.
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelUnavailable(f"The model's chat template is not valid: {reason}.") from error
 
 
 def encode_prompt(

@@ -44,7 +44,8 @@ def inspect_model(model: str, as_json: bool, template_only: bool) -> None:
             looked = _look(model, progress)
     except ModelUnavailable as error:
         raise click.ClickException(str(error)) from error
-    facts = looked.facts
+    facts = replace(looked.facts, problem=looked.facts.problem or _template_problem(looked.facts))
+    looked = msgspec.structs.replace(looked, facts=facts)
     if template_only:
         if facts.template is None:
             raise click.ClickException(f"{model} has no chat template.")
@@ -71,14 +72,16 @@ def _look(model: str, progress: TerminalProgress) -> Looked:
 
 
 def _opened(looked: Looked, model: str) -> Looked:
-    """With what opening a folder finds besides; it reads headers only too."""
+    """With what opening a folder finds besides; of weights it reads headers only too."""
     if looked.path is None or not looked.path.is_dir():
         return looked
     # Imported here: only this kind of model needs it.
+    from ds4trio.chat.tokenizer import Tokenizer
     from ds4trio.models.load import load_model
 
     try:
         opened = load_model(ModelSource(model, "folder", looked.path))
+        Tokenizer.load(opened.tokenizer_path)
     except ModelUnavailable as error:
         facts = replace(looked.facts, config=None, problem=str(error))
     else:
@@ -91,6 +94,19 @@ def _opened(looked: Looked, model: str) -> Looked:
             adds_begin=opened.add_bos,
         )
     return msgspec.structs.replace(looked, facts=facts)
+
+
+def _template_problem(facts: Facts) -> str | None:
+    """Why conversations cannot be written; None where they can, also without a template."""
+    if facts.template is None:
+        return None
+    from ds4trio.chat.template import check_template
+
+    try:
+        check_template(facts.template)
+    except ModelUnavailable as error:
+        return str(error)
+    return None
 
 
 def position_bytes(config: ModelConfig, number_bytes: int) -> int:
@@ -141,7 +157,7 @@ def _here(facts: Facts, here: Outlook) -> dict[str, Any]:
         "runs": False,
         "problem": facts.problem,
     }
-    if facts.config is None:
+    if facts.config is None or facts.problem is not None:
         return found
     position = position_bytes(facts.config, here.cache_bytes)
     found["kv_bytes_per_1000_tokens"] = 1000 * position

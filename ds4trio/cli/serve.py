@@ -25,7 +25,7 @@ def _option(field: Field) -> click.Option:
     if field.type is bool:
         return click.Option([f"{field.flag}/--no-{field.flag[2:]}"], **flag)
     if field.multiple:
-        return click.Option([field.flag], multiple=True, **flag)
+        return click.Option([field.flag], multiple=True, metavar="VALUE", **flag)
     if field.choices:
         return click.Option([field.flag], type=str, metavar=f"[{'|'.join(field.choices)}]", **flag)
     return click.Option([field.flag], type=str, metavar="VALUE", **flag)

@@ -82,7 +82,7 @@ def plan_memory(
     if kv_memory is not None:
         if kv_memory < page:
             raise ModelUnavailable(
-                f"{kv_memory} bytes of KV memory hold no page of this model; give at least {page}."
+                f"--kv-memory: {kv_memory} bytes hold no page of this model; give at least {page}."
             )
         if kv_memory > total:
             raise ModelUnavailable(

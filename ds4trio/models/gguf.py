@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.models.mistaken import HEAD, mistaken_for
 
 __all__ = ["GgufHeader", "TensorInfo", "read_header"]
 
@@ -86,7 +87,9 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Parser(data, path).header()
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+    except (OSError, ValueError) as error:
+        if path.is_file() and not path.stat().st_size:  # which cannot be mapped
+            raise ModelUnavailable(f"{path} cannot be read: {mistaken_for(b'', 'GGUF')}") from error
         raise ModelUnavailable(f"{path} cannot be read as a GGUF file: {error}.") from error
 
 
@@ -102,7 +105,8 @@ class _Parser:
 
     def header(self) -> GgufHeader:
         if self.data[:4] != MAGIC:
-            self._refuse("it does not begin with the GGUF magic")
+            head = bytes(self.data[:HEAD])
+            self._refuse(mistaken_for(head, "GGUF") or "it does not begin with the GGUF magic")
         self.at = 4
         version = self._scalar(U32)
         if version not in VERSIONS:
@@ -200,4 +204,5 @@ class _Parser:
             self._refuse("its header has more values than any model's; is the file damaged?")
 
     def _refuse(self, why: str) -> NoReturn:
-        raise ModelUnavailable(f"{self.path} cannot be used: {why}.")
+        stop = "" if why.endswith((".", "?")) else "."
+        raise ModelUnavailable(f"{self.path} cannot be used: {why}{stop}")

@@ -22,6 +22,7 @@ from ds4trio.models.gguf_parts import part_paths
 from ds4trio.models.hub import describe
 from ds4trio.models.hub_cache import cached, repo_folder
 from ds4trio.models.hub_errors import clear_errors
+from ds4trio.models.mistaken import what_file_is
 from ds4trio.models.names import HubName
 from ds4trio.models.progress import Progress, silent
 from ds4trio.models.shards import shard_names
@@ -150,7 +151,11 @@ def _local_safetensors(path: Path) -> dict[str, TensorFact]:
                 file.seek(start)
                 return file.read(end - start)
 
-            return _safetensors(path.name, read)
+            return _safetensors(str(path), read)
+    except ModelUnavailable as error:
+        if (what := what_file_is(path, "safetensors")) is None:
+            raise
+        raise ModelUnavailable(f"{path} cannot be read: {what}") from error
     except OSError as error:
         raise ModelUnavailable(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -86,7 +86,9 @@ def open_adapter(name: str, path: Path, config: ModelConfig) -> Adapter:
     if path.is_file():
         found = _from_gguf(path)
         return _fitted(name, path, found, config, family.gguf_source)
-    raise ModelUnavailable(f"There is no adapter {path}: give --lora NAME=PATH a folder or a file.")
+    raise ModelUnavailable(
+        f"There is no adapter {path}: --lora NAME=PATH takes a folder or a GGUF file."
+    )
 
 
 Found = dict[str, LowRankPair]
@@ -125,6 +127,9 @@ def _fitted(
 
 
 def _from_folder(folder: Path) -> Found:
+    if not (folder / CONFIG).is_file():
+        model = "; it is a model, not an adapter for one" * (folder / "config.json").is_file()
+        _refuse(folder, f"it has no {CONFIG}{model}")
     config = _json(folder / CONFIG)
     read = FieldReader(config)
     if (kind := config.get("peft_type", "LORA")) != "LORA":

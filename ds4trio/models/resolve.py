@@ -14,12 +14,25 @@ from ds4trio.models import default, hub
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
+from ds4trio.models.gguf_parts import part_paths
 from ds4trio.models.names import HubName, parse_hub_name
 from ds4trio.models.progress import Progress, silent
 
 __all__ = ["DEFAULT_MODEL", "ModelSource", "Progress", "read_name", "resolve"]
 
-_LATER_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+ADAPTER = "adapter_config.json"
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+
+_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/"
+    r"([\w.-]+/[\w.-]+)(?:/(?:blob|resolve)/[^/]+/([\w./-]+\.gguf))?",
+    re.ASCII,
+)
+"""A page of a model or of one of its GGUF files at the hub."""
+
+_PATH = re.compile(r"^[~./\\]|^[A-Za-z]:\\|\.gguf$", re.IGNORECASE)
+"""What only a path looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +70,21 @@ def read_name(model: str) -> str | Path | HubName:
         pass
     name = parse_hub_name(model)
     if name is None or (name.pattern is None and path.suffix.lower() == ".gguf"):
-        raise ModelUnavailable(
-            f"There is no model {model!r}: give --model the path of a .gguf file or of a folder "
-            f"with safetensors, a hub id (org/name, org/name@revision, org/name:Q4_K_M), or "
-            f"{', '.join(ALIASES)}."
-        )
+        raise ModelUnavailable(f"There is no model {model!r}: {_instead(model)}")
     return name
+
+
+def _instead(model: str) -> str:
+    """What to write in place of a name that is none."""
+    if address := _ADDRESS.match(model):
+        name = f"{address[1]}:{address[2]}" if address[2] else address[1]
+        return f"of the hub's addresses write the name alone, {name}."
+    if _PATH.search(model):
+        return "nothing is at this path (of a .gguf file, or of a folder with safetensors)."
+    return (
+        "name the path of a .gguf file or of a folder with safetensors, a model on the hub "
+        f"(org/name, org/name@revision, org/name:Q4_K_M), or {', '.join(ALIASES)}."
+    )
 
 
 def resolve(
@@ -115,12 +137,24 @@ def _require_known(folder: Path) -> None:
 def _local(path: Path) -> ModelSource:
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelUnavailable(f"{path} is not a model folder: it has no config.json.")
+            raise ModelUnavailable(f"{path} is not a model folder: {_why_none(path)}.")
         return ModelSource(path.resolve().name, "folder", path)
     if path.suffix.lower() != ".gguf" or not path.is_file():
         raise ModelUnavailable(f"{path} is not a .gguf file; for safetensors, name its folder.")
-    part = _LATER_PART.fullmatch(path.stem)
-    if part is not None and int(part[2]) > 1:
-        first = path.with_name(f"{part[1]}-00001-of-{part[3]}{path.suffix}")
-        raise ModelUnavailable(f"{path} is a later part of a model; name the first one, {first}.")
-    return ModelSource(part[1] if part else path.stem, "gguf", path)
+    part = _PART.fullmatch(path.stem)
+    if part is None:
+        return ModelSource(path.stem, "gguf", path)
+    return ModelSource(part[1], "gguf", part_paths(path)[0])
+
+
+def _why_none(folder: Path) -> str:
+    if (folder / ADAPTER).is_file():
+        return f"it is an adapter, for its model to be served with as --lora NAME={folder}"
+    try:
+        files = sorted(folder.glob("*.[gG][gG][uU][fF]"))
+    except OSError as error:
+        return f"it cannot be read, {error.strerror}"
+    if files:
+        more = f" or another of its {len(files)} GGUF files" if len(files) > 1 else ""
+        return f"it has no config.json; name its {files[0].name}{more}"
+    return "it has no config.json"

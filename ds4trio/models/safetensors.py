@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.damaged import BAD_JSON
+from ds4trio.models.mistaken import what_file_is
 from ds4trio.models.shards import shard_names
 from ds4trio.models.weights import Weights, place_of
 
@@ -141,7 +142,7 @@ def _places(path: Path) -> dict[str, Place]:
             length = int.from_bytes(file.read(8), "little")
             header = msgspec.json.decode(file.read(length), type=dict[str, Any])
     except (OSError, SafetensorError, *BAD_JSON) as error:
-        raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+        raise ModelUnavailable(f"{path} cannot be read: {_why(path, error)}") from error
     header.pop("__metadata__", None)
     places: dict[str, Place] = {}
     for name, entry in header.items():
@@ -188,4 +189,13 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+        raise ModelUnavailable(f"{path} cannot be read: {_why(path, error)}") from error
+
+
+def _why(path: Path, error: Exception) -> str:
+    """In words for who has the file, as far as it shows them."""
+    if (what := what_file_is(path, "safetensors")) is not None:
+        return what
+    if isinstance(error, SafetensorError):
+        return f"{str(error).rstrip('.')}; was it fetched completely?"
+    return f"{error}."

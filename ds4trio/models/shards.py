@@ -34,7 +34,7 @@ def shard_names(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if not (folder / INDEX).is_file():
-        raise ModelUnavailable(f"{folder} has neither {SINGLE} nor {INDEX}.")
+        raise ModelUnavailable(f"{folder} has neither {SINGLE} nor {INDEX}{_instead(folder)}.")
     try:
         index = msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
     except (OSError, *BAD_JSON) as error:
@@ -43,3 +43,9 @@ def shard_names(folder: Path) -> list[str]:
     if outside := [name for name in names if Path(name).name != name or len(name) > LONGEST]:
         raise ModelUnavailable(f"{folder / INDEX} names a file outside its folder: {outside[0]}.")
     return names
+
+
+def _instead(folder: Path) -> str:
+    """What else may be there, and is not read."""
+    other = sorted(path.name for path in folder.glob("pytorch_model*.bin"))
+    return f"; its {other[0]} is not read, as such a file can run code" if other else ""

@@ -134,13 +134,15 @@ class ScriptedEngine(FakeEngine):
         return script[place % len(script)] if repeat or place < len(script) else END
 
 
-def scripted_generator(engine: FakeEngine, settings: Settings) -> Generator:
+def scripted_generator(
+    engine: FakeEngine, settings: Settings, template: ChatTemplate | None = None
+) -> Generator:
     """A generator around an engine without tensors; its coalescer is not running yet."""
     tokenizer = tiny_tokenizer()
     return Generator(
         build_coalescer(engine, settings),
         tokenizer,
-        ChatTemplate(CHATML, control_tokens=tokenizer.control_tokens),
+        template or ChatTemplate(CHATML, control_tokens=tokenizer.control_tokens),
         stop_tokens=frozenset({END}),
         bos_token=None,
         add_bos=False,

@@ -40,9 +40,11 @@ async def text(api: Api, **fields: Any) -> str:
 
 
 async def test_each_name_answers_in_its_own_way_alone_and_together(
-    model: Path, lora: tuple[str, ...]
+    model: Path, lora: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     async with serving_tiny(model, lora=lora) as api:
+        assert "with adapters: pirate, poet" in caplog.messages
         listed = (await api.http.get("/v1/models")).json()["data"]
         names = [Model.model_validate(entry).id for entry in listed]
         assert names == ["base", "pirate", "poet"]
@@ -84,8 +86,8 @@ async def test_what_is_cached_of_one_is_no_use_to_another(
     [
         (("pirate",), "is not NAME=PATH"),
         (("=here",), "is not NAME=PATH"),
-        (("a=b", "a=c"), "a name of its own"),
-        (("smollm2-135m-instruct=b",), "a name of its own"),
+        (("a=b", "a=c"), "a name of its own, and 'a' is the name of two"),
+        (("smollm2-135m-instruct=b",), "'smollm2-135m-instruct' is the name of the model"),
     ],
 )
 def test_wrong_settings(entries: tuple[str, ...], says: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ds4trio.chat.template import ChatTemplate, Segment, encode_prompt
+from ds4trio.chat.template import ChatTemplate, Segment, check_template, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 from ds4trio.models.loaded import LoadedModel
@@ -237,6 +237,8 @@ def test_without_a_template_chatml_or_plain_lines_are_used_and_logged(
         plain = ChatTemplate(None)
     assert "plain" in caplog.text
     assert joined(plain.render(messages)) == "user: Hi\nassistant: Yes\nassistant:"
+    assert plain.ends == ("\nuser:",)
+    assert template(None).ends == template(CHATML).ends == ()
     assert joined(plain.render(messages, add_generation_prompt=False)).endswith("Yes\n")
 
 
@@ -288,3 +290,10 @@ def test_the_date_is_there_for_templates_that_want_it() -> None:
 def test_what_python_cannot_compile_is_not_valid(source: str) -> None:
     with pytest.raises(ModelUnavailable, match="is not valid"):
         ChatTemplate(source)
+
+
+def test_checking_a_template_runs_nothing_of_it() -> None:
+    loops = "".join(f"{{% for i{n} in range(99999) %}}" for n in range(9)) + "{% endfor %}" * 9
+    check_template(loops + "{{ 'a' * 10 ** 12 }}{{ raise_exception('no') }}")
+    with pytest.raises(ModelUnavailable, match="not valid, line 2"):
+        check_template("\n{% for %}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -152,6 +153,31 @@ def test_an_unknown_architecture_is_described_and_told(
     assert "unknown architecture 'quipu'; known: " in found["here"]["problem"]
     assert "llama" in found["here"]["problem"]
     assert "It will not run here." in shown(str(path))
+
+
+@pytest.mark.parametrize("kind", ["folder", "gguf"])
+def test_a_template_that_serve_would_refuse(
+    cache: Path, tiny_model: Path, tmp_path: Path, kind: str
+) -> None:
+    template = "{% for message in messages %}{{ message.content }"
+    if kind == "gguf":
+        path = write_gguf(
+            tmp_path / "x.gguf", tiny_model, metadata={"tokenizer.chat_template": template}
+        )
+    else:
+        path = tmp_path / "x"
+        shutil.copytree(tiny_model, path)
+        (path / "chat_template.jinja").write_text(template)
+    assert "It will not run here. The model's chat template is not valid" in shown(str(path))
+    assert inspected(str(path))["here"]["runs"] is False
+    assert run(str(path), "--template").stdout.strip() == template
+
+
+def test_a_tokenizer_that_serve_would_refuse(cache: Path, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    shutil.copytree(tiny_model, path)
+    (path / "tokenizer.json").write_text("{}")
+    assert f"It will not run here. The tokenizer {path}" in shown(str(path))
 
 
 def test_too_little_memory_is_told(

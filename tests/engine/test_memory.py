@@ -93,7 +93,7 @@ def test_what_the_user_says_is_taken() -> None:
     assert planned(1 << 20, context=65_536).kv_memory == 4 * GIB
     with pytest.raises(ModelUnavailable, match="a smaller --ctx would fit"):
         planned(1 << 20, context=300_000)
-    with pytest.raises(ModelUnavailable, match="hold no page"):
+    with pytest.raises(ModelUnavailable, match=r"^--kv-memory: .* hold no page"):
         planned(kv_memory=1000)
 
 

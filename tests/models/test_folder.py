@@ -78,6 +78,12 @@ def test_a_missing_file_is_named(folder: Path, name: str, says: str) -> None:
         open_folder("x", folder)
 
 
+def test_pickled_weights_are_said_to_be_left_alone(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelUnavailable, match=r"its pytorch_model\.bin is not read"):
+        open_folder("x", folder)
+
+
 def test_a_missing_shard_or_one_elsewhere_is_named(folder: Path) -> None:
     shard(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()

@@ -102,7 +102,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     other.write_bytes(b"")
     with pytest.raises(ModelUnavailable, match="cannot be read"):
         read_header(other)
-    other.write_bytes(b"PK\x03\x04" * 10)
+    other.write_bytes(b"GUFG" * 10)
     with pytest.raises(ModelUnavailable, match="magic"):
         read_header(other)
     other.write_bytes(b"GGUF" + (3).to_bytes(4, "big") + bytes(16))

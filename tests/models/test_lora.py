@@ -91,13 +91,18 @@ def test_what_is_not_known_is_refused(tmp_path: Path, config: dict[str, Any], sa
 def test_damaged_or_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="no adapter"):
         open_adapter("x", tmp_path / "none", PAIR.config)
-    with pytest.raises(ModelUnavailable, match=r"adapter_config\.json cannot be read"):
+    with pytest.raises(ModelUnavailable, match=r"it has no adapter_config\.json\.$"):
+        open_adapter("x", tmp_path, PAIR.config)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelUnavailable, match=r"it is a model, not an adapter for one\.$"):
         open_adapter("x", tmp_path, PAIR.config)
     make_adapter(tmp_path, PAIR.weights, seed=0)
     wide = config_from_hf(tiny_config(intermediate_size=128))
     with pytest.raises(ModelUnavailable, match="is for another model"):
         open_adapter("x", tmp_path, wide)
     path = tmp_path / "adapter_model.safetensors"
+    with pytest.raises(ModelUnavailable, match="safetensors file; name the folder it is in"):
+        open_adapter("x", path, PAIR.config)
     tensors = load_file(path)
     name = "base_model.model.model.layers.0.mlp.up_proj.lora_"
     for changed, says in (

@@ -10,6 +10,7 @@ from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder
 from ds4trio.models.default import ALIASES
 from ds4trio.models.load import load_model
+from ds4trio.models.names import parse_hub_name
 from ds4trio.models.resolve import DEFAULT_MODEL, ModelSource, resolve
 from tests.models.fake_hub import FakeHub
 
@@ -59,6 +60,39 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
             resolve(str(tmp_path / "pipe.gguf"))
 
 
+@pytest.mark.parametrize("model", ["./x", "/none/x", "~/none", "x/y.gguf", "C:\\x"])
+def test_a_path_with_nothing_is_told_as_one(model: str) -> None:
+    with pytest.raises(ModelUnavailable, match="nothing is at this path") as caught:
+        resolve(model)
+    assert "hub" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://huggingface.co/org/name", "org/name"),
+        ("hf.co/org/name/tree/main", "org/name"),
+        ("https://huggingface.co/org/name/blob/main/x-Q4_K_M.gguf", "org/name:x-Q4_K_M.gguf"),
+    ],
+)
+def test_an_address_of_the_hub_is_answered_with_the_name(address: str, name: str) -> None:
+    with pytest.raises(ModelUnavailable, match=f"write the name alone, {name}\\.$"):
+        resolve(address)
+    assert parse_hub_name(name) is not None
+
+
+def test_a_folder_says_what_it_is_instead(tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelUnavailable, match=r"name its b\.gguf\.$"):
+        resolve(str(tmp_path))
+    (tmp_path / "a.GGUF").write_bytes(b"GGUF")
+    with pytest.raises(ModelUnavailable, match=r"its a\.GGUF or another of its 2 GGUF files\.$"):
+        resolve(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelUnavailable, match=f"an adapter, .* --lora NAME={tmp_path}"):
+        resolve(str(tmp_path))
+
+
 def test_the_alias_offline_and_not_cached_says_what_to_do(cache: Path) -> None:
     with pytest.raises(ModelUnavailable, match="run 'ds4trio pull'"):
         resolve(offline=True)
@@ -100,12 +134,14 @@ def test_a_local_path_comes_before_the_hub(
     assert not hub.requests
 
 
-def test_of_a_split_file_the_first_part_is_named(tmp_path: Path) -> None:
+def test_any_part_of_a_split_file_names_all_of_it(tmp_path: Path) -> None:
     first, second = (tmp_path / f"x-0000{n}-of-00002.gguf" for n in (1, 2))
     for path in (first, second):
         path.write_bytes(b"GGUF")
-    assert resolve(str(first)) == ModelSource("x", "gguf", first)
-    with pytest.raises(ModelUnavailable, match=r"name the first one, .*x-00001-of-00002\.gguf"):
+    for path in (first, second):
+        assert resolve(str(path)) == ModelSource("x", "gguf", first)
+    first.unlink()
+    with pytest.raises(ModelUnavailable, match=r"Part 1 of 2 is missing: .*fetched completely\?$"):
         resolve(str(second))
 
 
