@@ -86,7 +86,7 @@ def plan_memory(
             )
         if kv_memory > total:
             raise ModelUnavailable(
-                f"{_gib(kv_memory)} of KV memory are asked for, and there are {_gib(total)} in all."
+                f"--kv-memory: {_gib(kv_memory)} are asked for, and there are {_gib(total)} in all."
             )
         return MemoryPlan(kv_memory, min(most, kv_memory // page * page_size))
     free = max(available - weights - reserve, 0)

@@ -200,7 +200,7 @@ def test_rounds_of_opening_and_closing_leave_the_full_capacity(engine: Engine) -
     [
         ({"dtype": "float8"}, "float8"),
         ({"device": "quantum"}, "quantum"),
-        ({"pages": 0}, "KV memory"),
+        ({"pages": 0}, "--kv-memory"),
     ],
 )
 def test_what_cannot_be_built_is_said_in_one_line(
