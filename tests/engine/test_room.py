@@ -40,7 +40,7 @@ def test_routers_are_exact_in_every_dtype() -> None:
 @pytest.mark.parametrize("kv_memory", [1 << 50, 1 << 62, 1 << 70])
 def test_more_memory_than_there_is(kv_memory: int) -> None:
     pair = make_pair()
-    with pytest.raises(ModelUnavailable, match="--kv-memory: .* are asked for"):
+    with pytest.raises(ModelUnavailable, match=r"--kv-memory: .* are asked for"):
         Engine(pair.config, pair.weights, device="cpu", dtype="float32", kv_memory=kv_memory)
 
 
@@ -76,7 +76,7 @@ def test_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan(context_length=1000).context == 1000
     with pytest.raises(ModelUnavailable, match="smaller --ctx"):
         plan(context_length=1 << 24)
-    with pytest.raises(ModelUnavailable, match="--kv-memory: .* are asked for"):
+    with pytest.raises(ModelUnavailable, match=r"--kv-memory: .* are asked for"):
         plan(kv_memory=total + 1)
 
 
