@@ -14,12 +14,12 @@ from ds4trio.cli.terminal.sanitiser import Sanitiser
 from ds4trio.engine.memory import plan_memory
 from ds4trio.engine.outlook import DTYPES, Outlook, outlook, weights_bytes
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import size_text
 from ds4trio.models.config import ModelConfig
 from ds4trio.models.default import ALIASES, cached
 from ds4trio.models.facts import Facts, TensorFact
 from ds4trio.models.headers import Looked, look_at_hub, look_at_path
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.choice import size_text
+from ds4trio.models.hub.names import HubName
 from ds4trio.models.resolve import DEFAULT_MODEL, ModelSource, read_name, resolve
 from ds4trio.models.tensors import tensor_shapes
 

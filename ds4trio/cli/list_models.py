@@ -8,7 +8,7 @@ import time
 import click
 import msgspec
 
-from ds4trio.models.choice import size_text
+from ds4trio.models.hub.choice import size_text
 from ds4trio.models.inventory import KeptModel, kept_models
 
 __all__ = ["list_models"]

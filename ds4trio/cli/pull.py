@@ -6,7 +6,7 @@ import click
 
 from ds4trio.cli.progress import TerminalProgress
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.names import HubName, parse_hub_name
+from ds4trio.models.hub.names import HubName, parse_hub_name
 from ds4trio.models.resolve import DEFAULT_MODEL, read_name, resolve
 
 __all__ = ["pull"]

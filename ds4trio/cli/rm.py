@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import size_text
+from ds4trio.models.hub.choice import size_text
 from ds4trio.models.removal import plan_removal
 
 __all__ = ["rm"]

@@ -143,7 +143,7 @@ def gguf_facts(metadata: Mapping[str, Any], tensors: Mapping[str, TensorFact]) -
 
 
 def _require_tokenizer(metadata: Mapping[str, Any]) -> None:
-    from ds4trio.models.gguf_tokenizer import build_tokenizer
+    from ds4trio.models.vocabularies.gguf import build_tokenizer
 
     build_tokenizer(metadata)
 

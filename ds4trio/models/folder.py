@@ -9,9 +9,9 @@ from typing import Any
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.checkpoints.opening import open_checkpoint
 from ds4trio.models.config import config_from_hf, find_hf_tensors
-from ds4trio.models.folder_tokenizer import decode_json, find_tokenizer, optional_json
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.sources import SourcedWeights
+from ds4trio.models.vocabularies.folder import decode_json, find_tokenizer, optional_json
 
 __all__ = ["open_folder"]
 

@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import RepoFile
 from ds4trio.models.damaged import BAD_JSON
-from ds4trio.models.download import Remote
 from ds4trio.models.facts import Facts, TensorFact, folder_facts, gguf_facts
-from ds4trio.models.gguf import GgufHeader, read_header
-from ds4trio.models.gguf_parts import part_paths
-from ds4trio.models.hub import describe
-from ds4trio.models.hub_cache import cached, repo_folder
-from ds4trio.models.hub_errors import clear_errors
+from ds4trio.models.gguf.header import GgufHeader, read_header
+from ds4trio.models.gguf.parts import part_paths
+from ds4trio.models.hub.cached import cached, repo_folder
+from ds4trio.models.hub.choice import RepoFile
+from ds4trio.models.hub.download import Remote
+from ds4trio.models.hub.errors import clear_errors
+from ds4trio.models.hub.fetch import describe
+from ds4trio.models.hub.names import HubName
 from ds4trio.models.mistaken import what_file_is
-from ds4trio.models.names import HubName
 from ds4trio.models.progress import Progress, silent
 from ds4trio.models.shards import shard_names
 

@@ -11,12 +11,12 @@ import msgspec
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import conversions_of, size_on_disk
-from ds4trio.models.choice import RepoFile, choose, gguf_models, written
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.default import ALIASES, cached
-from ds4trio.models.hub_cache import whole
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.cached import whole
+from ds4trio.models.hub.choice import RepoFile, choose, gguf_models, written
+from ds4trio.models.hub.names import HubName
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo, HFCacheInfo

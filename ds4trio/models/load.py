@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ds4trio.models.folder import open_folder
+from ds4trio.models.gguf.prepared import open_gguf
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.prepared import open_gguf
 from ds4trio.models.resolve import ModelSource, Progress
 
 __all__ = ["LoadedModel", "load_model"]

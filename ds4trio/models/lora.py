@@ -17,8 +17,8 @@ from ds4trio.errors import ModelUnavailable
 from ds4trio.models.config import ModelConfig, family_of
 from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.fields import FieldReader
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_weights import GgufWeights
+from ds4trio.models.gguf.header import read_header
+from ds4trio.models.gguf.weights import GgufWeights
 from ds4trio.models.safetensors import read_tensors
 from ds4trio.models.sources import Source
 from ds4trio.models.tensors import tensor_shapes

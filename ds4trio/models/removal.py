@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder, conversions_of, size_on_disk
-from ds4trio.models.choice import RepoFile, gguf_models, pick
 from ds4trio.models.default import ALIASES
-from ds4trio.models.hub_cache import repo_folder
+from ds4trio.models.hub.cached import repo_folder
+from ds4trio.models.hub.choice import RepoFile, gguf_models, pick
+from ds4trio.models.hub.names import HubName
 from ds4trio.models.inventory import paths_in, scan
-from ds4trio.models.names import HubName
 from ds4trio.models.resolve import read_name
 
 if TYPE_CHECKING:

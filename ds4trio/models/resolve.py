@@ -10,12 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models import default, hub
+from ds4trio.models import default
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
-from ds4trio.models.gguf_parts import part_paths
-from ds4trio.models.names import HubName, parse_hub_name
+from ds4trio.models.gguf.parts import part_paths
+from ds4trio.models.hub import fetch as hub
+from ds4trio.models.hub.names import HubName, parse_hub_name
 from ds4trio.models.progress import Progress, silent
 
 __all__ = ["DEFAULT_MODEL", "ModelSource", "Progress", "read_name", "resolve"]

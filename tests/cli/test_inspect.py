@@ -22,7 +22,7 @@ from ds4trio.models import headers
 from ds4trio.models.config import config_from_hf
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
 from ds4trio.models.facts import TensorFact
-from ds4trio.models.gguf import read_header
+from ds4trio.models.gguf.header import read_header
 from tests.models.fake_hub import FakeHub, Files
 from tests.models.gguf_files import write_gguf
 from tests.tiny import CHATML, tiny_config

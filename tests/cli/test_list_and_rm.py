@@ -18,9 +18,9 @@ from ds4trio.cli.list_models import list_models
 from ds4trio.cli.pull import pull
 from ds4trio.cli.rm import rm
 from ds4trio.models.default import ALIASES, DEFAULT_MODEL
-from ds4trio.models.hub import fetch
-from ds4trio.models.hub_cache import repo_folder
-from ds4trio.models.names import parse_hub_name
+from ds4trio.models.hub.cached import repo_folder
+from ds4trio.models.hub.fetch import fetch
+from ds4trio.models.hub.names import parse_hub_name
 from tests.models.fake_hub import FakeHub, Files
 from tests.models.gguf_files import write_gguf
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ds4trio.cli.pull import INTERRUPTED, pull
-from ds4trio.models.hub_cache import repo_folder
+from ds4trio.models.hub.cached import repo_folder
 from tests.models.fake_hub import FakeHub, Files
 from tests.models.gguf_files import write_gguf
 

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from ds4trio.engine.attention import Span
 from ds4trio.models.folder import open_folder
-from ds4trio.models.gguf_weights import GgufWeights
+from ds4trio.models.gguf.prepared import open_gguf
+from ds4trio.models.gguf.weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.prepared import open_gguf
 from ds4trio.models.sources import SourcedWeights
 from tests.engine.builders import Bench, Pair, prompts
 from tests.models.gguf_files import add_value, tokenizer_metadata

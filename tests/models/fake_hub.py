@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from huggingface_hub import constants
 
-from ds4trio.models import download
-from ds4trio.models import hub as models_hub
+from ds4trio.models.hub import download
+from ds4trio.models.hub import fetch as models_hub
 
 __all__ = ["LFS", "FakeHub", "Request", "use_hub"]
 

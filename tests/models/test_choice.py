@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import RepoFile, choose, gguf_models, size_text, written
-from ds4trio.models.names import HubName, parse_hub_name
+from ds4trio.models.hub.choice import RepoFile, choose, gguf_models, size_text, written
+from ds4trio.models.hub.names import HubName, parse_hub_name
 
 
 def files(*paths: str) -> list[RepoFile]:

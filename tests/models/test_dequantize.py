@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.dequantize import CHUNK, dequantize
+from ds4trio.models.gguf.dequantize import CHUNK, dequantize
 
 MATRIX = np.random.default_rng(0).standard_normal((24, 512)).astype(np.float32)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.folder_tokenizer import find_tokenizer
+from ds4trio.models.vocabularies.folder import find_tokenizer
 from tests.models.sentencepiece_files import SPACE, model_file, small_vocabulary
 from tests.models.test_tekken import file as tekken_file
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf import read_header
+from ds4trio.models.gguf.header import read_header
 from tests.models.gguf_files import write_gguf
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf_parts import part_paths, read_parts
-from ds4trio.models.prepared import open_gguf
+from ds4trio.models.gguf.parts import part_paths, read_parts
+from ds4trio.models.gguf.prepared import open_gguf
 from tests.models.gguf_files import write_gguf
 
 

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer as Native
 
 from ds4trio.chat.tokenizer import BYTE_OF, Tokenizer
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_tokenizer import adds_bos, build_tokenizer
+from ds4trio.models.gguf.header import read_header
 from ds4trio.models.resolve import resolve
+from ds4trio.models.vocabularies.gguf import adds_bos, build_tokenizer
 from tests.tiny import CONTROL_TOKENS, MERGES
 
 BYTES = sorted(BYTE_OF, key=BYTE_OF.__getitem__)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-from ds4trio.models import gguf_weights
-from ds4trio.models.dequantize import dequantize
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_weights import GgufWeights
+from ds4trio.models.gguf import weights as gguf_weights
+from ds4trio.models.gguf.dequantize import dequantize
+from ds4trio.models.gguf.header import read_header
+from ds4trio.models.gguf.weights import GgufWeights
 
 EXPERTS = np.random.default_rng(3).standard_normal((5, 6, 64)).astype(np.float32)
 NAME = "blk.0.ffn_gate_exps.weight"

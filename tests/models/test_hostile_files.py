@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.folder import open_folder
-from ds4trio.models.folder_tokenizer import find_tokenizer
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_tokenizer import build_tokenizer
+from ds4trio.models.gguf.header import read_header
+from ds4trio.models.gguf.prepared import open_gguf
 from ds4trio.models.headers import look_at_path
 from ds4trio.models.lora import open_adapter
-from ds4trio.models.prepared import open_gguf
+from ds4trio.models.vocabularies.folder import find_tokenizer
+from ds4trio.models.vocabularies.gguf import build_tokenizer
 from tests.engine.builders import make_pair
 from tests.lora_files import make_adapter
 from tests.models.gguf_files import tokenizer_metadata, write_gguf

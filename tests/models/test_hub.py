@@ -13,11 +13,11 @@ import pytest
 from huggingface_hub import constants, scan_cache_dir
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models import download
-from ds4trio.models import hub as models_hub
-from ds4trio.models.hub import fetch, find
-from ds4trio.models.hub_cache import HubModel, cached, repo_folder
-from ds4trio.models.names import parse_hub_name
+from ds4trio.models.hub import download
+from ds4trio.models.hub import fetch as models_hub
+from ds4trio.models.hub.cached import HubModel, cached, repo_folder
+from ds4trio.models.hub.fetch import fetch, find
+from ds4trio.models.hub.names import parse_hub_name
 from tests.models.fake_hub import FakeHub, Files
 
 REPO = "org/name"

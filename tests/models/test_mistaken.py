@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf import read_header
+from ds4trio.models.gguf.header import read_header
 from ds4trio.models.headers import look_at_path
 from ds4trio.models.load import load_model
 from ds4trio.models.resolve import resolve

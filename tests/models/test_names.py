@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4trio.models.names import HubName, parse_hub_name
+from ds4trio.models.hub.names import HubName, parse_hub_name
 
 
 @pytest.mark.parametrize(

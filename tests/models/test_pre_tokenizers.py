@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_tokenizer import build_tokenizer
+from ds4trio.models.gguf.header import read_header
+from ds4trio.models.vocabularies.gguf import build_tokenizer
 
 CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

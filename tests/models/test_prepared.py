@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models import prepared
 from ds4trio.models.folder import open_folder
+from ds4trio.models.gguf import prepared
+from ds4trio.models.gguf.prepared import open_gguf
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.prepared import open_gguf
 from tests.models.gguf_files import write_gguf
 from tests.tiny import make_tiny_model
 

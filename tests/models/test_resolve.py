@@ -9,8 +9,8 @@ import pytest
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.cache import cache_folder
 from ds4trio.models.default import ALIASES
+from ds4trio.models.hub.names import parse_hub_name
 from ds4trio.models.load import load_model
-from ds4trio.models.names import parse_hub_name
 from ds4trio.models.resolve import DEFAULT_MODEL, ModelSource, resolve
 from tests.models.fake_hub import FakeHub
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf_tokenizer import adds_bos, build_tokenizer
-from ds4trio.models.sentencepiece import build_sentencepiece
-from ds4trio.models.sentencepiece_file import read_sentencepiece
+from ds4trio.models.vocabularies.gguf import adds_bos, build_tokenizer
+from ds4trio.models.vocabularies.sentencepiece import build_sentencepiece
+from ds4trio.models.vocabularies.sentencepiece_file import read_sentencepiece
 from tests.models.sentencepiece_files import (
     SPACE,
     Vocabulary,

@@ -16,10 +16,10 @@ from ds4trio.chat.template import Segment, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.engine.attention import Span
 from ds4trio.generate import Finished, Generator, Prompt, TextDelta
-from ds4trio.models.gguf import read_header
-from ds4trio.models.gguf_weights import GgufWeights
+from ds4trio.models.gguf.header import read_header
+from ds4trio.models.gguf.prepared import open_gguf
+from ds4trio.models.gguf.weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
-from ds4trio.models.prepared import open_gguf
 from ds4trio.sampling import Sampling
 from ds4trio.settings import Settings
 from tests.engine.builders import Bench, Pair

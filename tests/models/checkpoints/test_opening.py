@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.checkpoints.assembly import DecodedWeights
 from ds4trio.models.checkpoints.opening import METHODS, open_checkpoint
-from ds4trio.models.dequantize import DENSE
-from ds4trio.models.ggml_blocks import BLOCKS
-from ds4trio.models.ggml_superblocks import SUPERBLOCKS
+from ds4trio.models.gguf.blocks import BLOCKS
+from ds4trio.models.gguf.dequantize import DENSE
+from ds4trio.models.gguf.superblocks import SUPERBLOCKS
 from ds4trio.models.safetensors import SafetensorsWeights
 
 FP8 = {"quant_method": "fp8"}

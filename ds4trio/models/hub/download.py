@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import RepoFile, size_text
+from ds4trio.models.hub.choice import RepoFile, size_text
 from ds4trio.models.progress import Progress
 
 __all__ = ["Interrupted", "Remote", "patiently", "require_disk_space"]

@@ -15,7 +15,7 @@ from enum import Enum
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from ds4trio.models.vocabulary import mark_tokens, refuse_vocabulary
+from ds4trio.models.vocabularies.vocabulary import mark_tokens, refuse_vocabulary
 
 __all__ = ["NORMAL", "Pieces", "Prefix", "build_sentencepiece", "puts_space_behind_markers"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import TOKENIZERS, Choice, RepoFile, choose
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.choice import TOKENIZERS, Choice, RepoFile, choose
+from ds4trio.models.hub.names import HubName
 from ds4trio.models.shards import shard_names
 
 __all__ = ["COMMIT", "MAIN", "HubModel", "cached", "remember", "repo_folder", "whole"]

@@ -13,8 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4trio.models.sentencepiece import NORMAL, Pieces, Prefix, puts_space_behind_markers
-from ds4trio.models.vocabulary import refuse_vocabulary
+from ds4trio.models.vocabularies.sentencepiece import (
+    NORMAL,
+    Pieces,
+    Prefix,
+    puts_space_behind_markers,
+)
+from ds4trio.models.vocabularies.vocabulary import refuse_vocabulary
 
 __all__ = ["SentencePieceFile", "read_sentencepiece"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.choice import Choice, RepoFile, choose
-from ds4trio.models.download import Interrupted, Remote, patiently, require_disk_space
-from ds4trio.models.hub_cache import COMMIT, MAIN, HubModel, cached, remember, repo_folder
-from ds4trio.models.hub_errors import clear_errors
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.cached import COMMIT, MAIN, HubModel, cached, remember, repo_folder
+from ds4trio.models.hub.choice import Choice, RepoFile, choose
+from ds4trio.models.hub.download import Interrupted, Remote, patiently, require_disk_space
+from ds4trio.models.hub.errors import clear_errors
+from ds4trio.models.hub.names import HubName
 from ds4trio.models.progress import Progress, silent
 
 __all__ = ["Listing", "describe", "fetch", "find", "listing"]

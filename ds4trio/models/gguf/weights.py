@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.dequantize import dequantize
-from ds4trio.models.gguf import TensorInfo
+from ds4trio.models.gguf.dequantize import dequantize
+from ds4trio.models.gguf.header import TensorInfo
 from ds4trio.models.weights import Weights, place_of
 
 if TYPE_CHECKING:

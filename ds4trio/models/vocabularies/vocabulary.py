@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.pre_tokenizers import PreTokenizer
+from ds4trio.models.vocabularies.pre_tokenizers import PreTokenizer
 
 __all__ = ["build_byte_level", "list_of", "mark_tokens", "refuse_vocabulary"]
 

@@ -80,7 +80,7 @@ def find_tokenizer(folder: Path) -> FolderTokenizer:
     bos, eos = _special(folder, settings, "bos_token"), _special(folder, settings, "eos_token")
     path, adds = folder / TOKENIZER, settings.get("add_bos_token")
     if not path.is_file() and (folder / TEKKEN).is_file():
-        from ds4trio.models.tekken import BOS, EOS
+        from ds4trio.models.vocabularies.tekken import BOS, EOS
 
         path = _converted(folder, TEKKEN, _from_tekken)
         bos, eos, adds = bos or BOS, eos or EOS, True if adds is None else adds
@@ -108,7 +108,7 @@ def find_tokenizer(folder: Path) -> FolderTokenizer:
 
 
 def _from_tekken(folder: Path) -> Tokenizer:
-    from ds4trio.models.tekken import build_tekken
+    from ds4trio.models.vocabularies.tekken import build_tekken
 
     path = folder / TEKKEN
     return build_tekken(_read(path), str(path))
@@ -117,9 +117,9 @@ def _from_tekken(folder: Path) -> Tokenizer:
 def _from_sentencepiece(folder: Path) -> Tokenizer:
     from tokenizers import AddedToken
 
-    from ds4trio.models.sentencepiece import build_sentencepiece
-    from ds4trio.models.sentencepiece_file import read_sentencepiece
-    from ds4trio.models.vocabulary import refuse_vocabulary
+    from ds4trio.models.vocabularies.sentencepiece import build_sentencepiece
+    from ds4trio.models.vocabularies.sentencepiece_file import read_sentencepiece
+    from ds4trio.models.vocabularies.vocabulary import refuse_vocabulary
 
     path = folder / SENTENCEPIECE
     file = read_sentencepiece(_read(path), str(path))
@@ -157,7 +157,7 @@ def _added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def _sentencepiece_names(folder: Path) -> tuple[str | None, str | None]:
-    from ds4trio.models.sentencepiece_file import read_sentencepiece
+    from ds4trio.models.vocabularies.sentencepiece_file import read_sentencepiece
 
     path = folder / SENTENCEPIECE
     file = read_sentencepiece(_read(path), str(path))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.names import HubName
 
 __all__ = ["clear_errors"]
 

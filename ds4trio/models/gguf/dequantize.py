@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.ggml_blocks import BLOCK, BLOCKS, Bytes, Decoder, Floats
-from ds4trio.models.ggml_superblocks import SUPERBLOCK, SUPERBLOCKS
+from ds4trio.models.gguf.blocks import BLOCK, BLOCKS, Bytes, Decoder, Floats
+from ds4trio.models.gguf.superblocks import SUPERBLOCK, SUPERBLOCKS
 
 __all__ = ["dequantize"]
 

@@ -28,10 +28,10 @@ from ds4trio.models.config import (
     find_gguf_tensors,
     gguf_sources,
 )
-from ds4trio.models.dequantize import dequantize
-from ds4trio.models.gguf import GgufHeader, TensorInfo
-from ds4trio.models.gguf_parts import part_paths, read_parts
-from ds4trio.models.gguf_weights import GgufWeights
+from ds4trio.models.gguf.dequantize import dequantize
+from ds4trio.models.gguf.header import GgufHeader, TensorInfo
+from ds4trio.models.gguf.parts import part_paths, read_parts
+from ds4trio.models.gguf.weights import GgufWeights
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.progress import Progress, silent
 from ds4trio.models.sources import SourcedWeights
@@ -138,7 +138,7 @@ def _checksum(content: bytes) -> bytes:
 
 def _convert(paths: Sequence[Path], folder: Path, progress: Progress) -> Prepared:
     # Only a conversion pays for importing the tokenizer builder.
-    from ds4trio.models.gguf_tokenizer import adds_bos, build_tokenizer
+    from ds4trio.models.vocabularies.gguf import adds_bos, build_tokenizer
 
     step = f"converting {paths[0].name}"
     progress(step, 0, 3)

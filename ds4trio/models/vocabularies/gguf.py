@@ -13,15 +13,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ds4trio.models.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from ds4trio.models.sentencepiece import (
+from ds4trio.models.vocabularies.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from ds4trio.models.vocabularies.sentencepiece import (
     NORMAL,
     Pieces,
     Prefix,
     build_sentencepiece,
     puts_space_behind_markers,
 )
-from ds4trio.models.vocabulary import build_byte_level, list_of, mark_tokens, refuse_vocabulary
+from ds4trio.models.vocabularies.vocabulary import (
+    build_byte_level,
+    list_of,
+    mark_tokens,
+    refuse_vocabulary,
+)
 
 __all__ = ["adds_bos", "build_tokenizer"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ds4trio.models.ggml_blocks import IQ4_VALUES, Bytes, Decoder, Floats, half, levels_by_nibble
+from ds4trio.models.gguf.blocks import IQ4_VALUES, Bytes, Decoder, Floats, half, levels_by_nibble
 
 __all__ = ["SUPERBLOCK", "SUPERBLOCKS"]
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.gguf import GgufHeader, TensorInfo, read_header
+from ds4trio.models.gguf.header import GgufHeader, TensorInfo, read_header
 
 __all__ = ["part_paths", "read_parts"]
 

@@ -16,8 +16,8 @@ import msgspec
 from tokenizers import Tokenizer
 
 from ds4trio.models.damaged import BAD_JSON
-from ds4trio.models.pre_tokenizers import byte_characters, tekken_pattern
-from ds4trio.models.vocabulary import build_byte_level, mark_tokens, refuse_vocabulary
+from ds4trio.models.vocabularies.pre_tokenizers import byte_characters, tekken_pattern
+from ds4trio.models.vocabularies.vocabulary import build_byte_level, mark_tokens, refuse_vocabulary
 
 __all__ = ["BOS", "EOS", "build_tekken"]
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from ds4trio.errors import ModelUnavailable
-from ds4trio.models.names import HubName
+from ds4trio.models.hub.names import HubName
 
 __all__ = [
     "Choice",

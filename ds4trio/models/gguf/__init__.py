@@ -1,0 +1,1 @@
+"""GGUF files: their headers, parts and formats of weights."""

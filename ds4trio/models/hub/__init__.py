@@ -1,0 +1,1 @@
+"""The Hugging Face hub: names of models, what is needed of them, and fetching it."""
