@@ -74,9 +74,12 @@ class Tokenizer:
         """
         try:
             return cls(path.read_text(encoding="utf-8"))
-        except (ModelUnavailable, KeyboardInterrupt, SystemExit):
+        except ModelUnavailable:
             raise
-        except BaseException as error:  # the native library raises bare Exception, or panics
+        except BaseException as error:
+            # The native library raises bare Exception, or panics, which is no Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelUnavailable(f"The tokenizer {path} cannot be read: {reason}.") from error
 
