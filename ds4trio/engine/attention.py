@@ -33,6 +33,7 @@ from ds4trio.models.config import ModelConfig
 
 __all__ = [
     "Attention",
+    "Cache",
     "PagedAttention",
     "PagedPlan",
     "Plan",
@@ -83,6 +84,10 @@ class Attention(Protocol):
         ...
 
 
+Cache = Attention | PagedStreams
+"""What a decoder is given: which of the two goes with its layers, the config says."""
+
+
 def cache_dtype(dtype: str, device: torch.device, *, batch_invariant: bool = False) -> torch.dtype:
     """In which keys and values are kept: as they come; by a CPU's own kernels in float32, but where
     weights are rounded, and in float16, in float16 if the processor converts it. What that changes
@@ -112,7 +117,7 @@ def make_attention(
     dtype: str,
     device: torch.device,
     batch_invariant: bool = False,
-) -> Attention:
+) -> Cache:
     """The kind of attention that suits the device.
 
     Args:

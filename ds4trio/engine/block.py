@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.attention import Cache, Plan
 from ds4trio.engine.experts import Mixture
 from ds4trio.engine.grouped import GroupedAttention
 from ds4trio.engine.latent import LatentAttention
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
+from ds4trio.engine.streams import PagedStreams
 
 __all__ = ["Block"]
 
@@ -51,8 +52,9 @@ class Block:
         self._mlp = _mlp(source, layer, f"{name}.mlp", scale)
         self._mlp_done = source.output_norm(f"{name}.mlp.output_norm") if after else None
 
-    def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Attention) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Cache) -> torch.Tensor:
         """Rows of hidden states, [rows, hidden_size], in whose memory the results may be."""
+        assert not isinstance(attention, PagedStreams)
         mixed = self._attention(hidden, self._attention_norm, plan, attention)
         if self._attended is None:
             hidden = self._output.add_to(hidden, mixed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.attention import Cache, Plan
 from ds4trio.engine.linear import Linear
 from ds4trio.engine.norm import RMSNorm
 from ds4trio.engine.source import WeightSource
@@ -83,7 +83,7 @@ class CompressedAttention:
         )
 
     def __call__(
-        self, hidden: torch.Tensor, norm: RMSNorm, plan: Plan, attention: Attention
+        self, hidden: torch.Tensor, norm: RMSNorm, plan: Plan, attention: Cache
     ) -> torch.Tensor:
         """[rows, hidden_size], normalised first by ``norm``; the same shape in new memory."""
         assert isinstance(attention, PagedStreams)

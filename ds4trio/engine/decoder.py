@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ds4trio.engine.adapters import ActiveAdapters
-from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.attention import Cache, Plan
 from ds4trio.engine.block import Block
 from ds4trio.engine.hyper import HyperBlock, HyperHead
 from ds4trio.engine.linear import activation_dtype, is_native
@@ -108,7 +108,7 @@ class Decoder:
         self,
         tokens: torch.Tensor,
         plan: Plan,
-        attention: Attention,
+        attention: Cache,
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         """Evaluate the rows of a step and store their keys and values.

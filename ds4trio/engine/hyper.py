@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from ds4trio.engine.attention import Attention, Plan
+from ds4trio.engine.attention import Cache, Plan
 from ds4trio.engine.compressed import CompressedAttention
 from ds4trio.engine.experts import Mixture
 from ds4trio.engine.norm import RMSNorm
@@ -156,7 +156,7 @@ class HyperBlock:
         self._mlp_norm = source.norm(f"{name}.post_attention_layernorm", config.hidden_size)
         self._mlp = Mixture(source, f"{name}.mlp", config.experts, scale=1.0, hashed=kind.hashed)
 
-    def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Attention) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, plan: Plan, attention: Cache) -> torch.Tensor:
         """Rows of streams, [rows, count * hidden_size]."""
         into, out, matrix = self._into_attention(hidden)
         done = self._attention(into, self._attention_norm, plan, attention)

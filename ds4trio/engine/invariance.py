@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from ds4trio.engine.attention import Attention, Span, cache_dtype
+from ds4trio.engine.attention import Cache, Span, cache_dtype
 from ds4trio.engine.blocks import BLOCK
 from ds4trio.engine.decoder import Decoder
 from ds4trio.engine.linear import is_native
@@ -49,7 +49,7 @@ def cost_of_invariance(dtype: str, device: torch.device) -> str:
 
 @torch.inference_mode()
 def require_invariance(
-    decoder: Decoder, attention: Attention, info: EngineInfo, device: torch.device
+    decoder: Decoder, attention: Cache, info: EngineInfo, device: torch.device
 ) -> None:
     """Evaluate a short sequence in one piece by itself, then in pieces beside another, and compare.
 

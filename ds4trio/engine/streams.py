@@ -75,7 +75,8 @@ class _Compressed:
 
 
 class PagedStreams:
-    """``Attention`` of models with compressed attention.
+    """The cache of models with compressed attention, in place of an ``Attention``: their layers do
+    more between storing and attending (``compressed.py``).
 
     Args:
         config: of the model.
@@ -295,12 +296,6 @@ class PagedStreams:
         size = self._page_size
         places = [span.pages[p // size] * size + p % size for p in range(first, end)]
         return torch.tensor(places, dtype=torch.int64, device=self._device)
-
-    def attend(
-        self, layer: int, plan: StreamPlan, inputs: torch.Tensor, sinks: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Not how this cache is used: its layers do more between storing and attending."""
-        raise NotImplementedError
 
 
 def _entry_widths(config: ModelConfig, kind: LayerKind) -> list[int]:
