@@ -3,7 +3,7 @@ every other layer a window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -11,8 +11,8 @@ from ds4trio.models.architecture import Experts, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
+from ds4trio.models.families.layers import hf_windows
 from ds4trio.models.families.mixtures import (
-    hf_windowed,
     split_expert,
     with_experts,
     with_windows,
@@ -66,7 +66,7 @@ def _from_hf(file: HfFile) -> ModelConfig:
         used=read.integer("num_experts_per_tok", 4),
         width=config.intermediate_size,
         window=read.integer("sliding_window", 128),
-        windowed=hf_windowed(file, config.layers, _every_other),
+        windowed=hf_windows(file, config.layers, _every_other),
     )
 
 
@@ -81,7 +81,7 @@ def _from_gguf(file: GgufFile) -> ModelConfig:
         used=read.integer("expert_used_count"),
         width=read.integer("expert_feed_forward_length", config.intermediate_size),
         window=read.integer("attention.sliding_window"),
-        windowed=_every_other,
+        windowed=[_every_other(layer) for layer in range(config.layers)],
     )
 
 
@@ -92,7 +92,7 @@ def _built(
     used: int,
     width: int,
     window: int,
-    windowed: Callable[[int], bool],
+    windowed: Sequence[bool],
 ) -> ModelConfig:
     if window < 1:
         refuse(f"a window of {window} positions cannot be")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from ds4trio.models.architecture import Experts, ModelConfig
 from ds4trio.models.families.gguf_file import GgufFile
 from ds4trio.models.families.hf_file import HfFile
+from ds4trio.models.families.layers import kinds_of
 from ds4trio.models.fields import refuse
 from ds4trio.models.sources import Source
 
 __all__ = [
     "gguf_sparse",
-    "hf_windowed",
     "sparse_layers",
     "split_expert",
     "stacked",
@@ -24,61 +24,24 @@ __all__ = [
     "with_windows",
 ]
 
-MOST_LAYERS = 10_000
-"""More than any model has. A number of layers that is a mistake must not become a list of them."""
-
 EXPERT = re.compile(r"(?P<experts>model\.layers\.\d+\.mlp\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 
 
 def with_experts(
     config: ModelConfig, experts: Experts, sparse: Callable[[int], bool] = lambda layer: True
 ) -> ModelConfig:
-    """The same model with experts in layers of which ``sparse`` says so.
-
-    Raises:
-        ModelUnavailable: it has too many layers.
-    """
-    if config.layers > MOST_LAYERS:
-        refuse(f"{config.layers} layers are more than any model has")
+    """The same model with experts in layers of which ``sparse`` says so."""
     kinds = (replace(config.kind(i), experts=sparse(i)) for i in range(config.layers))
     return replace(config, experts=experts, kinds=tuple(kinds))
 
 
 def with_windows(
-    config: ModelConfig, window: int, windowed: Callable[[int], bool] = lambda layer: True
+    config: ModelConfig, window: int, windowed: Sequence[bool] | None = None
 ) -> ModelConfig:
-    """The same model with a window in layers of which ``windowed`` says so; 0 is none.
-
-    Raises:
-        ModelUnavailable: it has too many layers.
-    """
-    if config.layers > MOST_LAYERS:
-        refuse(f"{config.layers} layers are more than any model has")
-    if not 0 < window < config.context_length:
-        return config
-    kinds = (
-        replace(config.kind(i), window=window if windowed(i) else 0) for i in range(config.layers)
-    )
-    return replace(config, kinds=tuple(kinds))
-
-
-def hf_windowed(
-    file: HfFile, layers: int, otherwise: Callable[[int], bool]
-) -> Callable[[int], bool]:
-    """Which layers have a window, by ``layer_types``, or by ``otherwise`` where that is missing.
-
-    Raises:
-        ModelUnavailable: a type that is not known, or not one for each layer.
-    """
-    types = file.values.get("layer_types")
-    if types is None:
-        return otherwise
-    if not isinstance(types, list) or len(types) != layers:
-        refuse(f"layer_types is not a list of {layers} layers")
-    known = ("full_attention", "sliding_attention")
-    if unknown := [kind for kind in types if kind not in known]:
-        refuse(f"layers of type {unknown[0]!r} are not known; known: {', '.join(known)}")
-    return lambda layer: types[layer] == "sliding_attention"
+    """The same model with a window in these layers, or in all; a window of 0 is none."""
+    marks = [True] * config.layers if windowed is None else windowed
+    kinds = kinds_of(marks, window, config.context_length) if window else ()
+    return replace(config, kinds=kinds)
 
 
 def sparse_layers(file: HfFile) -> Callable[[int], bool]:

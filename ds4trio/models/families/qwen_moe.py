@@ -12,9 +12,9 @@ from ds4trio.models.architecture import Experts, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
+from ds4trio.models.families.layers import hf_windows
 from ds4trio.models.families.mixtures import (
     gguf_sparse,
-    hf_windowed,
     sparse_layers,
     stacked,
     with_experts,
@@ -69,7 +69,7 @@ def _qwen2_from_hf(file: HfFile) -> ModelConfig:
     )
     config = replace(config, attention_bias=read.flag("qkv_bias", True), output_bias=False)
     highest = read.integer("max_window_layers", 28)
-    windowed = hf_windowed(file, config.layers, lambda i: i % 2 == 0 and i < highest)
+    windowed = hf_windows(file, config.layers, lambda i: i % 2 == 0 and i < highest)
     config = with_windows(config, _window(file), windowed)
     return with_experts(config, experts, sparse_layers(file))
 
