@@ -23,6 +23,7 @@ from ds4trio.models.config import (
 from ds4trio.models.damaged import BAD_JSON
 from ds4trio.models.fields import token_ids
 from ds4trio.models.tensors import tensor_shapes
+from ds4trio.models.vocabularies.folder import find_template
 
 __all__ = ["Facts", "TensorFact", "folder_facts", "gguf_facts", "read_json"]
 
@@ -200,7 +201,7 @@ def folder_facts(
         else _count(values.get("head_dim"), _quotient(_count(values.get("hidden_size")), heads)),
         vocabulary=config.vocab_size if config else _count(values.get("vocab_size")),
         context=config.context_length if config else _count(values.get("max_position_embeddings")),
-        template=_template(folder, settings),
+        template=find_template(folder, settings),
         end_tokens=tuple(str(text) for text in ends),
         begin_token=_special(settings, special, "bos_token"),
         adds_begin=adds if isinstance(adds, bool) else None,
@@ -241,20 +242,6 @@ def _added_tokens(folder: Path) -> dict[int, str]:
 def _special(settings: Mapping[str, Any], special: Mapping[str, Any], key: str) -> str | None:
     value = settings.get(key) or special.get(key)
     return _text(value.get("content") if isinstance(value, dict) else value)
-
-
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = [entry for entry in template if isinstance(entry, dict)]
-        template = {entry.get("name"): entry.get("template") for entry in named}.get("default")
-    return _text(template)
 
 
 def _named(ids: Sequence[int], tokens: Any) -> tuple[str, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ds4trio.errors import ModelUnavailable
 from ds4trio.models.checkpoints.opening import open_checkpoint
 from ds4trio.models.config import config_from_hf, find_hf_tensors
 from ds4trio.models.loaded import LoadedModel
 from ds4trio.models.sources import SourcedWeights
-from ds4trio.models.vocabularies.folder import decode_json, find_tokenizer, optional_json
+from ds4trio.models.vocabularies.folder import (
+    decode_json,
+    find_template,
+    find_tokenizer,
+    optional_json,
+)
 
 __all__ = ["open_folder"]
 
@@ -34,23 +37,8 @@ def open_folder(name: str, folder: Path) -> LoadedModel:
         config=config,
         weights=SourcedWeights(weights, sources),
         tokenizer_path=tokenizer.path,
-        chat_template=_template(folder, tokenizer.settings),
+        chat_template=find_template(folder, tokenizer.settings),
         bos_token=tokenizer.bos,
         eos_token=tokenizer.eos,
         add_bos=tokenizer.add_bos,
     )
-
-
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template's own file comes before the one in the tokenizer's settings."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = [entry for entry in template if isinstance(entry, dict)]
-        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
-    return template if isinstance(template, str) else None

@@ -21,7 +21,7 @@ from ds4trio.models.damaged import BAD_JSON
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["FolderTokenizer", "decode_json", "find_tokenizer", "optional_json"]
+__all__ = ["FolderTokenizer", "decode_json", "find_template", "find_tokenizer", "optional_json"]
 
 T = TypeVar("T")
 
@@ -237,3 +237,22 @@ def decode_json(path: Path, kind: type[T]) -> T:
         raise ModelUnavailable(f"{path.parent} has no {path.name}.") from None
     except (OSError, *BAD_JSON) as error:
         raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+
+
+def find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The source of a folder's chat template; its own file comes before the tokenizer's settings.
+
+    Raises:
+        ModelUnavailable: the file cannot be read.
+    """
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
