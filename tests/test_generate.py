@@ -68,6 +68,7 @@ async def answer(
             if isinstance(event, Finished):
                 finished = event
             else:
+                assert isinstance(event, TextDelta)
                 deltas.append(event)
     assert finished is not None
     return deltas, finished

@@ -80,7 +80,7 @@ class _Answer:
                 if isinstance(event, TextDelta):
                     texts.append(event.text)
                     logprobs.extend(event.logprobs)
-                else:
+                elif isinstance(event, Finished):
                     finished = event
         message = {"role": "assistant", "content": "".join(texts), "refusal": None}
         choice = {
@@ -105,7 +105,7 @@ class _Answer:
                 async for event in events:
                     if isinstance(event, Finished):
                         finished = event
-                    elif event.text or event.logprobs:
+                    elif isinstance(event, TextDelta) and (event.text or event.logprobs):
                         logprobs = self._logprobs(event.logprobs)
                         await send(self._chunk({"content": event.text}, logprobs=logprobs))
         except WireError as error:

@@ -39,7 +39,7 @@ from ds4trio.errors import (
     UpgradeRequired,
     WireError,
 )
-from ds4trio.generate import Finished, GenerationEvent, Usage
+from ds4trio.generate import Finished, GenerationEvent, TextDelta, Usage
 
 __all__ = ["responses_ws"]
 
@@ -247,7 +247,7 @@ class _Connection:
                         break
                     if isinstance(event, Finished):
                         finished = event
-                    else:
+                    elif isinstance(event, TextDelta):
                         output_tokens += event.tokens
                         await self._send_all(events.delta(event))
         except WireError as error:

@@ -12,10 +12,9 @@ import trio
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from ds4trio.app import load_generator
-from ds4trio.chat.template import Segment, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.engine.attention import Span
-from ds4trio.generate import Finished, Generator, Prompt, TextDelta
+from ds4trio.generate import Finished, GenerationRequest, Generator, TextDelta
 from ds4trio.models.gguf.header import read_header
 from ds4trio.models.gguf.prepared import open_gguf
 from ds4trio.models.gguf.weights import GgufWeights
@@ -100,21 +99,8 @@ def test_its_logits_are_those_of_transformers_beyond_its_windows(
 
 async def answer(generator: Generator, text: str, most: int) -> tuple[str, Finished]:
     """What follows a plain text, and why it ends."""
-    tokens = encode_prompt(
-        generator._tokenizer,
-        [Segment(text, special=False)],
-        bos_token=generator._bos_token,
-        add_bos=True,
-    )
-    prompt = Prompt(
-        tokens=tokens,
-        sampling=Sampling(temperature=0.0).params(len(tokens)),
-        max_tokens=most,
-        stop=(),
-        cache_salt="",
-        user="",
-        adapter="",
-    )
+    asked = GenerationRequest(prompt=text, sampling=Sampling(temperature=0.0), max_tokens=most)
+    prompt = await generator.prepare(asked)
     said = ""
     async with contextlib.aclosing(generator.generate(prompt)) as events:
         async for event in events:
