@@ -28,7 +28,6 @@ from ds4trio.errors import (
     WireError,
 )
 from ds4trio.generate import (
-    LONG_TEXT,
     Finished,
     GenerationRequest,
     Generator,
@@ -36,6 +35,7 @@ from ds4trio.generate import (
     Sampling,
     TextDelta,
 )
+from ds4trio.prompting import LONG_TEXT
 from ds4trio.settings import Settings
 from tests.api.helpers import ENDLESS, ScriptedEngine, scripted_generator, tiny_tokenizer, until
 from tests.tiny import CONTROL_TOKENS
