@@ -96,6 +96,16 @@ class PromptWriter:
         )
         return self._fitting(written, field)
 
+    def text(self, tokens: Sequence[int]) -> str:
+        """What ids stand for, control tokens by name; U+FFFD for bytes that are no character."""
+        pieces = [
+            self._tokenizer.token_text(token).encode()
+            if self._tokenizer.is_control(token)
+            else self._tokenizer.token_bytes(token)
+            for token in tokens
+        ]
+        return b"".join(pieces).decode(errors="replace")
+
     def _written(self, request: GenerationRequest) -> Written:
         if isinstance(request.prompt, str):
             segments = [Segment(request.prompt, special=True)]
