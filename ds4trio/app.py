@@ -23,6 +23,7 @@ from ds4trio.api.ops import ops
 from ds4trio.api.page import page
 from ds4trio.api.responses_ws import responses_ws
 from ds4trio.api.service import Service
+from ds4trio.api.tokens import tokens
 from ds4trio.api.transport import harden_hypercorn
 from ds4trio.api.wire import handle_errors
 from ds4trio.batching.coalescer import Coalescer
@@ -84,14 +85,14 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = None  # connections have ended by then
     guard(app, settings)
     handle_errors(app)
-    doors = (
+    for door in (
         ops(service),
         chat_completions(service),
         completions(service),
         responses_ws(service),
+        tokens(service),
         page(),
-    )
-    for door in doors:
+    ):
         app.register_blueprint(door)
 
     @app.before_serving

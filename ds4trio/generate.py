@@ -180,11 +180,17 @@ class Generator:
         )
         async with opened as session:
             session.start(
-                prompt.tokens, max_new_tokens=prompt.max_tokens, stop_tokens=prompt.stop_tokens
+                prompt.tokens,
+                max_new_tokens=prompt.max_tokens,
+                stop_tokens=prompt.stop_tokens,
+                progress=prompt.progress,
             )
             answer = Answer(self._tokenizer, PlainOutput(), stop=prompt.stop, ends=prompt.ends)
             while answer.end is None:
-                for event in answer.take(await session.receive()):
+                delivery = await session.receive()
+                if (told := delivery.progress) is not None:
+                    yield PrefillProgress(told.evaluated, told.cached, len(prompt.tokens))
+                for event in answer.take(delivery):
                     yield event
             yield _finished(answer, prompt, session)
 

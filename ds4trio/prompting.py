@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import trio
 
@@ -12,7 +14,7 @@ from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ContextLengthExceeded, InvalidRequest, TokenOutOfVocabulary
 from ds4trio.request import GenerationRequest
 
-__all__ = ["LONG_TEXT", "PromptWriter", "Written"]
+__all__ = ["LONG_TEXT", "Piece", "PromptWriter", "Written"]
 
 LONG_TEXT = 16_000
 """Characters beyond which a prompt is tokenised in a worker thread (about 10 ms of work)."""
@@ -22,6 +24,19 @@ PER_MESSAGE = 100
 
 TAIL = 200
 """Characters from the end of a prompt that tell how the answer begins."""
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token and what it stands for: control tokens by name, whose bytes are their name's."""
+
+    id: int
+    text: str
+    bytes: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +105,105 @@ class PromptWriter:
             return self._fitting(self._written(request), field)
         if (tokens := least // self._tokenizer.longest_token) >= self._room:
             raise self._too_long(f"at least {tokens}", field)
-        # One at a time: a long text takes hundreds of times its size while it is tokenised.
-        written = await trio.to_thread.run_sync(
-            self._written, request, limiter=self._one_long_text_at_a_time
-        )
-        return self._fitting(written, field)
+        return self._fitting(await self._in_a_thread(self._written, request), field)
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """What ids stand for, control tokens by name; U+FFFD for bytes that are no character."""
-        pieces = [
-            self._tokenizer.token_text(token).encode()
-            if self._tokenizer.is_control(token)
-            else self._tokenizer.token_bytes(token)
-            for token in tokens
-        ]
-        return b"".join(pieces).decode(errors="replace")
+    async def text(self, request: GenerationRequest) -> str:
+        """The prompt of a request for messages as the template writes it.
+
+        Raises:
+            InvalidRequest: the template refuses them.
+        """
+        segments = await self._in_a_thread(self._segments, request)
+        return "".join(segment.text for segment in segments)
+
+    async def tokenize(
+        self, text: str, *, special: bool, add_special: bool, field: str
+    ) -> list[int]:
+        """The ids of a text.
+
+        Args:
+            special: control tokens written in it are those tokens, and not plain text.
+            add_special: begin with the BOS token if the model's prompts do.
+            field: what the client calls the text.
+
+        Raises:
+            ContextLengthExceeded: they are more than the context holds.
+        """
+        if (least := len(text) // self._tokenizer.longest_token) > self._room:
+            raise self._too_long(f"at least {least}", field)
+        encode = self._with_bos if add_special else self._alone
+        if len(text) <= LONG_TEXT:
+            tokens = encode(text, special)
+        else:
+            tokens = await self._in_a_thread(encode, text, special)
+        if len(tokens) > self._room:
+            raise self._too_long(f"{len(tokens)}", field)
+        return tokens
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of ids, control tokens by name.
+
+        Raises:
+            ContextLengthExceeded: they are more than the context holds.
+            TokenOutOfVocabulary: the model does not have one of them.
+        """
+        if len(tokens) > self._room:
+            raise self._too_long(f"{len(tokens)}", "tokens")
+        return await self._in_a_thread(self._decoded, tokens)
+
+    async def pieces(self, tokens: Sequence[int]) -> list[Piece]:
+        """What each of the tokens stands for."""
+        return await self._in_a_thread(self._pieces, tokens)
+
+    async def _in_a_thread(
+        self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        # One at a time: a long text takes hundreds of times its size while it is tokenised.
+        return await trio.to_thread.run_sync(
+            partial(function, *args, **kwargs), limiter=self._one_long_text_at_a_time
+        )
+
+    def _alone(self, text: str, special: bool) -> list[int]:
+        return self._tokenizer.encode(text, special=special)
+
+    def _with_bos(self, text: str, special: bool) -> list[int]:
+        return self._encoded([Segment(text, special=special)])
+
+    def _encoded(self, segments: Sequence[Segment]) -> list[int]:
+        return encode_prompt(
+            self._tokenizer, segments, bos_token=self._bos_token, add_bos=self._add_bos
+        )
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(self._checked(tokens, "tokens"))
+
+    def _pieces(self, tokens: Sequence[int]) -> list[Piece]:
+        found: list[Piece] = []
+        for token in tokens:
+            text = self._tokenizer.token_text(token)
+            control = self._tokenizer.is_control(token)
+            spelt = text.encode() if control else self._tokenizer.token_bytes(token)
+            found.append(Piece(token, text, spelt))
+        return found
 
     def _written(self, request: GenerationRequest) -> Written:
         if isinstance(request.prompt, str):
             segments = [Segment(request.prompt, special=True)]
         else:
-            segments = self._template.render([dict(message) for message in request.messages])
-        tokens = encode_prompt(
-            self._tokenizer, segments, bos_token=self._bos_token, add_bos=self._add_bos
-        )
-        return Written(tokens, "".join(segment.text for segment in segments[-3:])[-TAIL:])
+            segments = self._segments(request)
+        tail = "".join(segment.text for segment in segments[-3:])[-TAIL:]
+        return Written(self._encoded(segments), tail)
 
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
+    def _segments(self, request: GenerationRequest) -> list[Segment]:
+        return self._template.render([dict(message) for message in request.messages])
+
+    def _checked(self, tokens: Sequence[int], field: str = "prompt") -> list[int]:
         for token in tokens:
             if not 0 <= token < self._vocab_size:
                 raise TokenOutOfVocabulary(
-                    f"the prompt names token {token}, and the vocabulary has "
+                    f"{field} names token {token}, and the vocabulary has "
                     f"{self._vocab_size} tokens",
-                    param="prompt",
+                    param=field,
                 )
         return list(tokens)
 

@@ -25,7 +25,7 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket. OpenAI's convention: the key is offered as a
 subprotocol with this prefix, beside ``realtime``, which the server then selects."""
 
-_GUARDED = ("/v1/", "/metrics")
+_GUARDED = ("/v1/", "/metrics", "/tokenize", "/detokenize", "/apply-template")
 
 
 def guard(app: QuartTrio, settings: Settings) -> None:

@@ -13,7 +13,7 @@ from ds4trio.chat.tool import Tool
 from ds4trio.errors import InvalidRequest
 from ds4trio.generate import GenerationRequest, Reasoning, Sampling, ToolChoice, Tools
 
-__all__ = ["field_names", "generation_request"]
+__all__ = ["field_names", "generation_request", "read_message"]
 
 
 def generation_request(
@@ -29,7 +29,7 @@ def generation_request(
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     _, form = asked_format(wanted)
     return GenerationRequest(
-        messages=[_message(message, index) for index, message in enumerate(wanted.messages)],
+        messages=[read_message(message, index) for index, message in enumerate(wanted.messages)],
         sampling=Sampling.of(wanted),
         tools=_tools(wanted),
         format=form,
@@ -73,7 +73,15 @@ def _asks_too_much(wanted: ChatRequest) -> dict[str, bool]:
 # -- messages
 
 
-def _message(message: Message, index: int) -> dict[str, Any]:
+def read_message(message: Message, index: int) -> dict[str, Any]:
+    """A message as the chat template takes it.
+
+    Args:
+        index: its place, for the names of fields at fault.
+
+    Raises:
+        InvalidRequest: it has parts that are no text, or lacks what its role needs.
+    """
     param = f"messages[{index}]"
     refuse_unsupported(
         {

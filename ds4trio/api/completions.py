@@ -47,7 +47,7 @@ def completions(service: Service) -> Blueprint:
         answers = CompletionAnswer(
             model.name,
             count,
-            _echoes(generator, asked) if wanted.echo else [""] * len(asked),
+            await _echoes(generator, asked) if wanted.echo else [""] * len(asked),
             logprobs=wanted.logprobs is not None,
             with_usage=options is not None and options.include_usage,
         )
@@ -75,10 +75,11 @@ async def _prepare(generator: Generator, asked: Sequence[GenerationRequest]) -> 
     return prompts
 
 
-def _echoes(generator: Generator, asked: Sequence[GenerationRequest]) -> list[str]:
+async def _echoes(generator: Generator, asked: Sequence[GenerationRequest]) -> list[str]:
     given = [request.prompt or "" for request in asked]
     return [
-        prompt if isinstance(prompt, str) else generator.prompts.text(prompt) for prompt in given
+        prompt if isinstance(prompt, str) else await generator.prompts.detokenize(prompt)
+        for prompt in given
     ]
 
 

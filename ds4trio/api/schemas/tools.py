@@ -25,7 +25,7 @@ FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 Schema = dict[str, Any] | bool
 """A JSON schema. What it may say is for the waist to judge."""
 
-NOTHING = msgspec.Raw(b"null")
+NOTHING: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 """Fields of this type are refused unless empty, so what they hold is not decoded."""
 
 
