@@ -18,6 +18,7 @@ from quart_trio import QuartTrio
 
 from ds4trio.api.auth import guard
 from ds4trio.api.chat_completions import chat_completions
+from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
 from ds4trio.api.responses_ws import responses_ws
@@ -83,7 +84,13 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = None  # connections have ended by then
     guard(app, settings)
     handle_errors(app)
-    for door in (ops(service), chat_completions(service), responses_ws(service), page()):
+    for door in (
+        ops(service),
+        chat_completions(service),
+        messages(service),
+        responses_ws(service),
+        page(),
+    ):
         app.register_blueprint(door)
 
     @app.before_serving
