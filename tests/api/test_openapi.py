@@ -102,7 +102,7 @@ def test_what_the_server_takes_on_the_socket_is_what_it_decodes() -> None:
 
 
 def test_every_event_that_the_server_names_is_described() -> None:
-    """Whatever is written like an event's type in the files that write events."""
+    """Whatever is written like an event's type, or the beginning of one, where the doors are."""
     folder = Path(ds4trio.api.__file__).parent
     files = [file for file in folder.rglob("*.py") if file.parent.name != "description"]
     named = {
@@ -114,7 +114,8 @@ def test_every_event_that_the_server_names_is_described() -> None:
         kind["$ref"].rsplit("/", 1)[1]
         for kind in asyncapi_document()["operations"]["ask"]["messages"]
     }
-    assert named - requests - set(SERVER_EVENTS) == set()
+    beginnings = {name.rpartition(".")[0] for name in SERVER_EVENTS}
+    assert named - requests - set(SERVER_EVENTS) - beginnings == set()
 
 
 async def test_the_descriptions_need_no_key_and_no_model() -> None:

@@ -18,8 +18,11 @@ _IN_ITEM: dict[str, Schema] = {"item_id": TEXT, "output_index": COUNT}
 _IN_PART: dict[str, Schema] = {**_IN_ITEM, "content_index": COUNT}
 _RESPONSE = an_object("status", "output", "usage", id=TEXT, object={"const": "response"})
 
+_STEER = an_object("previous_response_id")
+
 SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     "response.created": ("a response begins", {"response": _RESPONSE}),
+    "response.queued": ("it waits for its turn", {"response": _RESPONSE}),
     "response.in_progress": ("it is being worked on", {"response": _RESPONSE}),
     "response.output_item.added": ("an item begins", {"output_index": COUNT, "item": {}}),
     "response.output_item.done": ("the item is complete", {"output_index": COUNT, "item": {}}),
@@ -27,6 +30,25 @@ SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     "response.content_part.done": ("the part is complete", {**_IN_PART, "part": {}}),
     "response.output_text.delta": ("more text", {**_IN_PART, "delta": TEXT}),
     "response.output_text.done": ("all of the text", {**_IN_PART, "text": TEXT}),
+    "response.reasoning_text.delta": ("more of what the model thinks", {**_IN_PART, "delta": TEXT}),
+    "response.reasoning_text.done": ("all of that", {**_IN_PART, "text": TEXT}),
+    "response.function_call_arguments.delta": (
+        "more of a call's arguments, which are JSON",
+        {**_IN_ITEM, "delta": TEXT},
+    ),
+    "response.function_call_arguments.done": (
+        "all of the arguments",
+        {**_IN_ITEM, "name": TEXT, "arguments": TEXT},
+    ),
+    "response.steer.accepted": ("the server has the user's word", {"steer": _STEER}),
+    "response.steer.pending": (
+        "the word waits for the results of calls",
+        {"steer": _STEER, "reason": TEXT, "required_input": {"type": "array"}},
+    ),
+    "response.steer.failed": (
+        "nothing will come of the word",
+        {"steer": _STEER, "error": an_object("type", "code", "message")},
+    ),
     "response.completed": ("the response is complete", {"response": _RESPONSE}),
     "response.incomplete": (
         "a limit or a cancellation has ended the response",
@@ -53,6 +75,7 @@ def asyncapi_document() -> dict[str, Any]:
         messages[name] = _message(name, schema.get("description", name), reference)
     for name, (summary, fields) in SERVER_EVENTS.items():
         payload = an_object(type={"const": name}, sequence_number=COUNT, **fields)
+        payload = {**payload, "properties": {**payload["properties"], "stream_id": TEXT}}
         messages[name] = _message(name, summary, payload)
     asked = [_tag(kind) for kind in requests]
     return {
