@@ -18,11 +18,13 @@ from quart_trio import QuartTrio
 
 from ds4trio.api.auth import guard
 from ds4trio.api.chat_completions import chat_completions
+from ds4trio.api.description.door import description
 from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
 from ds4trio.api.responses_ws import responses_ws
 from ds4trio.api.service import Service
+from ds4trio.api.tokens import tokens
 from ds4trio.api.transport import harden_hypercorn
 from ds4trio.api.wire import handle_errors
 from ds4trio.batching.coalescer import Coalescer
@@ -89,6 +91,8 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
         chat_completions(service),
         messages(service),
         responses_ws(service),
+        tokens(service),
+        description(),
         page(),
     ):
         app.register_blueprint(door)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import trio
@@ -18,14 +18,12 @@ from ds4trio.answer import Answer
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.session import Session
 from ds4trio.chat.output import PlainOutput
-from ds4trio.chat.template import ChatTemplate, Segment, encode_prompt
+from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.engine.step import SamplingParams
 from ds4trio.errors import (
-    ContextLengthExceeded,
     InternalError,
     InvalidRequest,
-    TokenOutOfVocabulary,
     WireError,
 )
 from ds4trio.events import (
@@ -43,6 +41,7 @@ from ds4trio.events import (
     ToolCallEnded,
     Usage,
 )
+from ds4trio.prompting import PromptWriter
 from ds4trio.request import GenerationRequest, Reasoning, ToolChoice, Tools
 from ds4trio.sampling import Sampling
 
@@ -70,12 +69,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-LONG_TEXT = 16_000
-"""Characters beyond which a prompt is tokenised in a worker thread (about 10 ms of work)."""
-
-PER_MESSAGE = 100
-"""Characters that writing a message costs besides its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +116,15 @@ class Generator:
         self._tokenizer = tokenizer
         self._template = template
         self._stop_tokens = stop_tokens
-        self._bos_token = bos_token
-        self._add_bos = add_bos
         self._default_max_tokens = default_max_tokens
-        self._one_long_text_at_a_time = trio.CapacityLimiter(1)
+        self.prompts = PromptWriter(
+            tokenizer,
+            template,
+            bos_token=bos_token,
+            add_bos=add_bos,
+            vocab_size=coalescer.info.vocab_size,
+            room=coalescer.info.longest_sequence,
+        )
 
     async def prepare(self, request: GenerationRequest) -> Prompt:
         """Check, render and tokenise.
@@ -142,17 +140,10 @@ class Generator:
         if any(not stop for stop in request.stop):
             raise InvalidRequest("a stop text must not be empty", param="stop")
         self._refuse_what_cannot_be_yet(request)
-        field = "messages" if request.prompt is None else "prompt"
-        if request.prompt is None and not request.messages:
-            raise InvalidRequest("there must be at least one message", param=field)
-        tokens = await self._tokens(request)
-        if not tokens:
-            raise InvalidRequest("the prompt is empty", param=field)
-        if len(tokens) >= self.coalescer.info.longest_sequence:
-            raise self._too_long(f"{len(tokens)}", field)
+        written = await self.prompts.write(request)
         return Prompt(
-            tokens=tokens,
-            sampling=request.sampling.params(len(tokens)),
+            tokens=written.tokens,
+            sampling=request.sampling.params(len(written.tokens)),
             max_tokens=request.max_tokens or self._default_max_tokens,
             stop=tuple(request.stop),
             ends=self._template.ends if request.prompt is None else (),
@@ -170,7 +161,7 @@ class Generator:
             InvalidRequest, ContextLengthExceeded, TokenOutOfVocabulary: with the field at fault.
         """
         self._refuse_what_cannot_be_yet(request)
-        return len(await self._tokens(request))
+        return len((await self.prompts.write(request)).tokens)
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Answer a prompt. Close it (``contextlib.aclosing``) to cancel.
@@ -198,65 +189,19 @@ class Generator:
         )
         async with opened as session:
             session.start(
-                prompt.tokens, max_new_tokens=prompt.max_tokens, stop_tokens=prompt.stop_tokens
+                prompt.tokens,
+                max_new_tokens=prompt.max_tokens,
+                stop_tokens=prompt.stop_tokens,
+                progress=prompt.progress,
             )
             answer = Answer(self._tokenizer, PlainOutput(), stop=prompt.stop, ends=prompt.ends)
             while answer.end is None:
-                for event in answer.take(await session.receive()):
+                delivery = await session.receive()
+                if (told := delivery.progress) is not None:
+                    yield PrefillProgress(told.evaluated, told.cached, len(prompt.tokens))
+                for event in answer.take(delivery):
                     yield event
             yield _finished(answer, prompt, session)
-
-    async def _tokens(self, request: GenerationRequest) -> list[int]:
-        """Render and tokenise; what takes long does not hold the event loop."""
-        if request.prompt is None:
-            # Everything that a template might write counts for where it is done...
-            size = sum(len(str(part)) for message in request.messages for part in message.values())
-            size += PER_MESSAGE * len(request.messages)
-            # ...and what every template writes, for whether it can fit at all.
-            contents = [message.get("content") for message in request.messages]
-            written = sum(len(content) for content in contents if isinstance(content, str))
-            field = "messages"
-        elif isinstance(request.prompt, str):
-            size = written = len(request.prompt)
-            field = "prompt"
-        else:
-            return self._checked(request.prompt)
-        if size <= LONG_TEXT:
-            return self._encode(request)
-        least = written // self._tokenizer.longest_token
-        if least >= self.coalescer.info.longest_sequence:
-            raise self._too_long(f"at least {least}", field)
-        # One at a time: a long text takes hundreds of times its size while it is tokenised.
-        return await trio.to_thread.run_sync(
-            self._encode, request, limiter=self._one_long_text_at_a_time
-        )
-
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
-        size = self.coalescer.info.vocab_size
-        for token in tokens:
-            if not 0 <= token < size:
-                raise TokenOutOfVocabulary(
-                    f"the prompt names token {token}, and the vocabulary has {size} tokens",
-                    param="prompt",
-                )
-        return list(tokens)
-
-    def _too_long(self, tokens: str, field: str) -> ContextLengthExceeded:
-        room = self.coalescer.info.longest_sequence
-        return ContextLengthExceeded(
-            f"the prompt has {tokens} tokens, and this server's context holds {room} tokens, "
-            "prompt and answer together; please shorten the conversation",
-            param=field,
-        )
-
-    def _encode(self, request: GenerationRequest) -> list[int]:
-        if isinstance(request.prompt, str):
-            segments = [Segment(request.prompt, special=True)]
-        else:
-            segments = self._template.render([dict(message) for message in request.messages])
-        return encode_prompt(
-            self._tokenizer, segments, bos_token=self._bos_token, add_bos=self._add_bos
-        )
 
     def _refuse_what_cannot_be_yet(self, request: GenerationRequest) -> None:
         asked = {

@@ -16,7 +16,9 @@ from quart import Quart
 
 from ds4trio import errors
 from ds4trio.api.schemas.chat import ChatRequest
+from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.responses import ResponseCreate
+from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
 from ds4trio.app import build_coalescer, create_app
 from ds4trio.chat.template import ChatTemplate
@@ -99,7 +101,18 @@ def endpoints(app: Quart) -> Iterator[tuple[str, str]]:
                 yield method, rule.rule
 
 
-@pytest.mark.parametrize("kind", [ChatRequest, ResponseCreate])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ChatRequest,
+        CountTokensRequest,
+        MessageRequest,
+        ResponseCreate,
+        TokenizeRequest,
+        DetokenizeRequest,
+        ApplyTemplateRequest,
+    ],
+)
 def test_every_field_of_a_request_is_in_one_group(kind: type[msgspec.Struct]) -> None:
     text = API.partition(f"<!-- fields of {kind.__name__} -->")[2].partition("<!-- end")[0]
     documented = [code(row[0]) for row in rows(text)]

@@ -15,6 +15,7 @@ import trio
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from ds4trio.chat.template import ChatTemplate
 from ds4trio.errors import (
@@ -27,13 +28,14 @@ from ds4trio.errors import (
     WireError,
 )
 from ds4trio.generate import (
-    LONG_TEXT,
     Finished,
     GenerationRequest,
     Generator,
+    PrefillProgress,
     Sampling,
     TextDelta,
 )
+from ds4trio.prompting import LONG_TEXT
 from ds4trio.settings import Settings
 from tests.api.helpers import ENDLESS, ScriptedEngine, scripted_generator, tiny_tokenizer, until
 from tests.tiny import CONTROL_TOKENS
@@ -157,6 +159,22 @@ async def test_any_text_arrives_as_it_was_said(script: str, stop: str, limit: in
     async with generating(ScriptedEngine(script)) as generator:
         deltas, _ = await answer(generator, replace(HI, stop=(stop,), max_tokens=limit))
     assert text_of(deltas) == (said if cut < 0 else said[:cut])
+
+
+async def test_progress_of_the_prompt_comes_before_the_answer_if_asked_for(
+    autojump_clock: MockClock,
+) -> None:
+    async with generating(ScriptedEngine("HELLO"), prefill_chunk=16) as generator:
+        prompt = await generator.prepare(replace(HI, progress=True))
+        async with contextlib.aclosing(generator.generate(prompt)) as events:
+            seen = [event async for event in events]
+    kinds = [type(event) for event in seen]
+    told = [event for event in seen if isinstance(event, PrefillProgress)]
+    total = len(prompt.tokens)
+    assert [event.evaluated for event in told] == [*range(16, total, 16), total]
+    assert {(event.cached, event.total) for event in told} == {(0, total)}
+    assert kinds[: len(told)] == [PrefillProgress] * len(told)
+    assert text_of([event for event in seen if isinstance(event, TextDelta)]) == "HELLO"
 
 
 # -- what is refused before anything is evaluated

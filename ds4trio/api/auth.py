@@ -28,7 +28,7 @@ subprotocol with this prefix, beside ``realtime``, which the server then selects
 KEY_HEADER = "x-api-key"
 """Where clients of Anthropic's API put the key, if not where OpenAI's do."""
 
-_GUARDED = ("/v1/", "/metrics")
+_GUARDED = ("/v1/", "/metrics", "/tokenize", "/detokenize", "/apply-template")
 
 
 def guard(app: QuartTrio, settings: Settings) -> None:

@@ -14,7 +14,15 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from ds4trio.api.anthropic import anthropic_error, speaks_anthropic
 from ds4trio.errors import InternalError, InvalidRequest, PayloadTooLarge, WireError
 
-__all__ = ["decode", "encode", "error_body", "error_response", "handle_errors", "json_response"]
+__all__ = [
+    "convert",
+    "decode",
+    "encode",
+    "error_body",
+    "error_response",
+    "handle_errors",
+    "json_response",
+]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -36,6 +44,22 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
         raise InvalidRequest(f"this is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise InvalidRequest("the JSON is nested too deeply", code="invalid_json") from None
+
+
+def convert(value: Any, kind: type[_T], at: str) -> _T:
+    """A part of a request that was decoded, as ``kind``; ``at`` says where it is.
+
+    Raises:
+        InvalidRequest: it is not of this kind; ``param`` names the field at fault.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        refusal = _validation_error(error)
+    inner = refusal.param or ""
+    refusal.param = f"{at}{inner}" if inner.startswith("[") else f"{at}.{inner}".rstrip(".")
+    refusal.message = f"in {at}: {refusal.message}"
+    raise refusal
 
 
 def _validation_error(error: msgspec.ValidationError) -> InvalidRequest:

@@ -13,9 +13,17 @@ import trio
 from ds4trio.engine.step import SampledToken
 from ds4trio.errors import WireError
 
-__all__ = ["Delivery", "EndReason", "Mailbox"]
+__all__ = ["Delivery", "EndReason", "Mailbox", "Progress"]
 
 EndReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prompt is: tokens evaluated, and how many of those were found in the cache."""
+
+    evaluated: int
+    cached: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +31,16 @@ class Delivery:
     """Everything that has come since the last delivery.
 
     Attributes:
-        tokens: in order; empty only with ``end``.
+        tokens: in order; empty only with ``end`` or ``progress``.
         rows: how many sessions shared the step of the last token.
         end: why no more will come, or None.
+        progress: how far the prompt had come before the first of the tokens, if that is new.
     """
 
     tokens: list[SampledToken]
     rows: int
     end: EndReason | None
+    progress: Progress | None = None
 
 
 class Mailbox:
@@ -46,6 +56,7 @@ class Mailbox:
         self.error: WireError | None = None
         self._tokens: list[SampledToken] = []
         self._rows = 0
+        self._progress: Progress | None = None
         self._wake = trio.Event()
 
     def __len__(self) -> int:
@@ -56,6 +67,11 @@ class Mailbox:
         """A token, drawn in a step of so many rows."""
         self._tokens.append(token)
         self._rows = rows
+        self._wake.set()
+
+    def tell(self, progress: Progress) -> None:
+        """The prompt has come so far. Who has not read the word before gets only this one."""
+        self._progress = progress
         self._wake.set()
 
     def close(self, end: EndReason, rows: int) -> None:
@@ -79,12 +95,12 @@ class Mailbox:
         Raises:
             WireError: it has failed, and was read to its end.
         """
-        while not self._tokens and self.end is None and self.error is None:
+        while not (self._tokens or self._progress or self.end or self.error):
             self._wake = trio.Event()
             await self._wake.wait()
         await trio.lowlevel.checkpoint()
         if self.error is not None and not self._tokens:
             raise self.error
-        delivery = Delivery(self._tokens, self._rows, self.end)
-        self._tokens = []
+        delivery = Delivery(self._tokens, self._rows, self.end, self._progress)
+        self._tokens, self._progress = [], None
         return delivery

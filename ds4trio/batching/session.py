@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ds4trio.batching.guessing import Guessing
-from ds4trio.batching.mailbox import Delivery, EndReason, Mailbox
+from ds4trio.batching.mailbox import Delivery, EndReason, Mailbox, Progress
 from ds4trio.batching.slot_state import SlotState
 from ds4trio.batching.token_sequence import TokenSequence
 from ds4trio.engine.step import SampledToken, SamplingParams, StepItem
@@ -86,6 +86,8 @@ class Session(TokenSequence):
     _remaining: int = 0
     _stop_tokens: frozenset[int] = frozenset()
     _rests_as: SlotState = SlotState.DONE
+    _awaited: int = 0  # tokens of the prompt, while its reader wants to know how far it is
+    _told: int = 0
     _mailbox: Mailbox = field(default_factory=Mailbox, repr=False)
 
     # -- the request's side
@@ -104,17 +106,24 @@ class Session(TokenSequence):
         return (await self.receive()).tokens[0]
 
     def start(
-        self, tokens: Sequence[int], *, max_new_tokens: int, stop_tokens: frozenset[int]
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_tokens: frozenset[int],
+        progress: bool = False,
     ) -> None:
         """Evaluate ``tokens`` and go on decoding, token by token, inside the batch.
 
         Take the tokens with ``receive()``. The end is the first of ``stop_tokens`` (not delivered),
-        ``max_new_tokens``, or the end of the context.
+        ``max_new_tokens``, or the end of the context. With ``progress`` deliveries also come while
+        ``tokens`` are evaluated; what they tell never falls, also when it is done anew.
 
         Raises:
             ContextLengthExceeded, TokenOutOfVocabulary: nothing was evaluated.
         """
         self._submit(tokens, max_new_tokens, stop_tokens, SlotState.DONE)
+        self._awaited, self._told = len(self.tokens) * progress, 0
 
     async def receive(self) -> Delivery:
         """Wait until there is something, then take all of it.
@@ -225,6 +234,8 @@ class Session(TokenSequence):
         self.times.last_step = trio.current_time()
         if self.suspect_until is not None and self.evaluated >= self.suspect_until:
             self.suspect_until, self.lone_deaths = None, 0
+        if self._awaited:
+            self._tell_progress()
         taken = 0
         for token in sampled:
             self._sampled(token, rows)
@@ -238,6 +249,13 @@ class Session(TokenSequence):
         """Its steps in flight do not count. The engine still has what was committed before."""
         self.turned_back()
         self._update_state()
+
+    def _tell_progress(self) -> None:
+        if self.evaluated > self._told:
+            self._told = self.evaluated
+            self._mailbox.tell(Progress(self.evaluated, self.reused_at_first))
+        if self.evaluated >= self._awaited:
+            self._awaited = 0
 
     def _sampled(self, sampled: SampledToken, rows: int) -> None:
         now = trio.current_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,16 @@ class Tokenizer:
         (encoding,) = native.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a whole sequence of ids, control tokens by name: what ``encode`` took, but
+        for white space that the tokenizer's file has lost. Broken bytes are U+FFFD.
+
+        Unlike the bytes of its tokens joined, it has no space of the tokenizer's own at its
+        beginning.
+        """
+        (text,) = self._native.decode_batch([list(ids)], skip_special_tokens=False)
+        return str(text)
 
     def swallows(self, text: str) -> bool:
         """Whether white space behind this text is lost: it ends with a token that takes it in."""

@@ -13,7 +13,7 @@ Metadata = dict[str, str] | None
 
 StopText = Annotated[str, Meta(max_length=1000)]
 
-NOTHING = msgspec.Raw(b"null")
+NOTHING: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 """Fields of this type are refused unless empty, so what they hold is not decoded."""
 
 

@@ -1,0 +1,55 @@
+"""Wire types of the doors to the tokenizer and the template. Fields not listed are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ds4trio.api.schemas.chat import NOTHING, Message
+
+__all__ = ["ApplyTemplateRequest", "DetokenizeRequest", "TokenizeRequest"]
+
+Conversation = Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /tokenize``, for clients of llama.cpp's server (``content``) and of vLLM (``prompt``,
+    ``messages``). Exactly one of these three is there."""
+
+    content: str | None = None
+    prompt: str | None = None
+    messages: Conversation | None = None
+    model: str | None = None
+    add_special: bool | None = None
+    add_special_tokens: bool | None = None
+    parse_special: bool = True
+    with_pieces: bool = False
+    return_token_strs: bool | None = None
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: msgspec.Raw = NOTHING
+    chat_template: msgspec.Raw = NOTHING
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: msgspec.Raw = NOTHING
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /detokenize``, of both kinds of clients."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class ApplyTemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /apply-template``: the conversation of a chat completion."""
+
+    messages: Conversation
+    model: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: msgspec.Raw = NOTHING
+    chat_template: msgspec.Raw = NOTHING
+    chat_template_kwargs: dict[str, Any] | None = None
