@@ -9,9 +9,10 @@ import pytest
 from anthropic.types import Message
 from pydantic import BaseModel
 
+from ds4trio.api import sse
 from ds4trio.chat.formats import JsonSchema
 from tests.api.helpers import ScriptedEngine, serving_script
-from tests.api.messages_client import HELLO, MODEL, WEATHER, ask, client_of, events_of
+from tests.api.messages_client import HELLO, MODEL, PATH, WEATHER, ask, client_of, events_of
 from tests.api.speaking import Script, call, finished, serving_events, text, thought
 
 
@@ -187,6 +188,22 @@ async def test_the_order_of_events() -> None:
     usage = events[-2]["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 3)
     assert usage["output_tokens"] == 7
+
+
+async def test_a_silent_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.01)
+    engine = ScriptedEngine("said")
+    async with serving_script(engine) as api:
+        engine.gate.clear()
+        body = {"model": MODEL, "max_tokens": 9, "messages": HELLO, "stream": True}
+        async with api.http.stream("POST", PATH, json=body) as response:
+            names = [""]
+            async for line in response.aiter_lines():
+                names += [line] if line.startswith("event:") else []
+                if names.count("event: ping") == 3:
+                    engine.gate.set()
+        assert names[1] == "event: message_start"
+        assert names[-1] == "event: message_stop"
 
 
 async def test_thinking_may_be_left_out_of_the_answer() -> None:

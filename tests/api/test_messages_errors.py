@@ -49,6 +49,22 @@ async def test_errors_as_the_client_shows_them() -> None:
         assert_error(wrong, 401, "authentication_error", "invalid_api_key")
 
 
+async def test_a_page_may_send_its_key_as_anthropics_client_does() -> None:
+    asked = {
+        "Origin": "https://app.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-api-key, anthropic-version",
+    }
+    async with serving_script(api_key=("k",), allow_origin=("https://app.example",)) as api:
+        allowed = await api.http.options(PATH, headers=asked)
+        assert allowed.status_code == 204
+        assert "x-api-key" in allowed.headers["access-control-allow-headers"]
+        headers = {"Origin": "https://app.example", "x-api-key": "wrong"}
+        refusal = await api.http.post(PATH, json={}, headers=headers)
+        assert_error(refusal, 401, "authentication_error")
+        assert "request-id" in refusal.headers["access-control-expose-headers"]
+
+
 async def test_errors_in_the_middle_of_a_stream() -> None:
     answer: Script = [text("so far"), BatchFailed("the step failed")]
     async with serving_events(answer, answer, answer) as (api, _):
