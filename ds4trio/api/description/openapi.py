@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ds4trio import __version__
+from ds4trio.api.anthropic import OVERLOADED
 from ds4trio.api.description.operations import OPERATIONS, Operation
 from ds4trio.api.description.schemas import TEXT, an_object, wire_schemas
 
@@ -18,6 +19,11 @@ _PARAMETER = re.compile(r"<(?:(?P<kind>\w+):)?(?P<name>\w+)>")
 _COMPONENTS = {
     "Error": an_object(
         error=an_object("message", "type", "param", "code", message=TEXT, type=TEXT)
+    ),
+    "MessagesError": an_object(
+        "request_id",
+        type={"const": "error"},
+        error=an_object("details", message=TEXT, type=TEXT),
     ),
     "Health": {"anyOf": [an_object(status=TEXT), {"$ref": "#/components/schemas/Error"}]},
 }
@@ -101,7 +107,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     reference = {"$ref": f"#/components/schemas/{operation.error}"}
     for status in operation.statuses:
         responses[str(status)] = {
-            "description": HTTPStatus(status).phrase,
+            "description": "Overloaded" if status == OVERLOADED else HTTPStatus(status).phrase,
             "content": {"application/json": {"schema": reference}},
         }
     return responses

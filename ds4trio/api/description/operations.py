@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ds4trio.api.anthropic import OVERLOADED
 from ds4trio.api.description.schemas import COUNT, TEXT, Schema, a_list, an_object
 from ds4trio.api.schemas.chat import ChatRequest
+from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["OPERATIONS", "Operation"]
@@ -70,6 +72,7 @@ A_MODEL = an_object("owned_by", id=TEXT, object={"const": "model"}, created=COUN
 A_LIST = {"object": {"const": "list"}}
 
 CHAT = "Chat Completions"
+MESSAGES = "Anthropic Messages"
 RESPONSES = "Responses"
 TOKENS = "Tokens and templates"
 MODELS = "Models and health"
@@ -97,6 +100,31 @@ OPERATIONS: tuple[Operation, ...] = (
             )
         ),
         names_model=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/messages",
+        MESSAGES,
+        "Answer a conversation",
+        request=MessageRequest,
+        answers=_json_or_events(
+            an_object(
+                "content", "usage", "model", "stop_reason", id=TEXT, type={"const": "message"}
+            )
+        ),
+        names_model=True,
+        refusals=(OVERLOADED,),
+        error="MessagesError",
+    ),
+    Operation(
+        "POST",
+        "/v1/messages/count_tokens",
+        MESSAGES,
+        "How many tokens its prompt has",
+        request=CountTokensRequest,
+        answers=_json(an_object(input_tokens=COUNT)),
+        names_model=True,
+        error="MessagesError",
     ),
     Operation(
         "GET",
