@@ -17,6 +17,7 @@ from quart import Quart
 from ds4trio import errors
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.completions import CompletionRequest
+from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
@@ -106,6 +107,8 @@ def endpoints(app: Quart) -> Iterator[tuple[str, str]]:
     [
         ChatRequest,
         CompletionRequest,
+        CountTokensRequest,
+        MessageRequest,
         ResponseCreate,
         TokenizeRequest,
         DetokenizeRequest,

@@ -20,13 +20,10 @@ from quart import Blueprint, Response, websocket
 from quart.wrappers import Websocket
 
 from ds4trio.api.auth import SUBPROTOCOL, tenant, user
+from ds4trio.api.conversation import Turn
+from ds4trio.api.requests import refuse_unsupported
 from ds4trio.api.response_events import ResponseEvents
-from ds4trio.api.response_request import (
-    PARAMS,
-    Messages,
-    generation_request,
-    input_messages,
-)
+from ds4trio.api.response_request import prepare_response
 from ds4trio.api.schemas.responses import ClientEvent, ResponseCancel, ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.wire import decode, encode, error_body, error_response
@@ -39,7 +36,7 @@ from ds4trio.errors import (
     UpgradeRequired,
     WireError,
 )
-from ds4trio.generate import Finished, GenerationEvent, TextDelta, Usage
+from ds4trio.generate import Finished, GenerationEvent
 
 __all__ = ["responses_ws"]
 
@@ -100,7 +97,7 @@ class _Connection:
             MAX_QUEUED
         )
         self._queued_characters = 0
-        self._conversations: OrderedDict[str, Messages] = OrderedDict()
+        self._turns: OrderedDict[str, Turn] = OrderedDict()
         self._running: _Running | None = None
 
     async def serve(self) -> None:
@@ -224,40 +221,40 @@ class _Connection:
     async def _generate(self, wanted: ResponseCreate, running: _Running) -> None:
         model = self._service.find_model(wanted.model)
         generator = self._service.generator
-        conversation = self._earlier(wanted) + input_messages(wanted)
-        try:
-            salt = tenant(self._socket, wanted.cache_salt)
-            who = user(self._socket, self._service.settings)
-            prompt = await generator.prepare(
-                generation_request(wanted, conversation, model.adapter, salt, who)
-            )
-        except WireError as error:
-            error.param = PARAMS.get(error.param, error.param)
-            raise
+        refuse_unsupported(
+            {
+                "background": bool(wanted.background),
+                "generate": wanted.only_warms,
+                "stream_id": wanted.stream_id is not None,
+            }
+        )
+        asked = await prepare_response(
+            generator,
+            wanted,
+            self._earlier(wanted),
+            adapter=model.adapter,
+            cache_salt=tenant(self._socket, wanted.cache_salt),
+            user=user(self._socket, self._service.settings),
+        )
         events = ResponseEvents(wanted, model.name)
         running.response_id = events.id
         await self._send_all(events.begin())
-        finished: Finished | None = None
-        output_tokens = 0
+        last: list[dict[str, Any]] | None = None
         try:
-            async with contextlib.aclosing(generator.generate(prompt)) as generated:
-                while finished is None:
+            async with contextlib.aclosing(generator.generate(asked.prompt)) as generated:
+                while last is None:
                     event = await running.wait_for(generated)
                     if event is None:
-                        break
-                    if isinstance(event, Finished):
-                        finished = event
-                    elif isinstance(event, TextDelta):
-                        output_tokens += event.tokens
-                        await self._send_all(events.delta(event))
+                        last = events.cut("cancelled", len(asked.prompt.tokens))
+                    elif isinstance(event, Finished):
+                        last = events.finish(event)
+                    else:
+                        await self._send_all(events.take(event))
         except WireError as error:
             await self._send_all(events.failed(error))
             return
-        self._keep(events.id, conversation, events.text)
-        if finished is None:
-            await self._send_all(events.cancelled(Usage(len(prompt.tokens), output_tokens)))
-        else:
-            await self._send_all(events.finish(finished))
+        self._keep(Turn.of(events.response, asked.input, asked.previous))
+        await self._send_all(last)
 
     async def _send_all(self, events: list[dict[str, Any]]) -> None:
         for event in events:
@@ -265,31 +262,27 @@ class _Connection:
 
     # -- conversations
 
-    def _earlier(self, wanted: ResponseCreate) -> Messages:
+    def _earlier(self, wanted: ResponseCreate) -> Turn | None:
         previous = wanted.previous_response_id
         if previous is None:
-            return ()
-        if previous not in self._conversations:
+            return None
+        if previous not in self._turns:
             raise PreviousResponseNotFound(
                 f"this connection does not hold the response {previous[:100]!r}; "
                 "please send the whole conversation as input",
                 param="previous_response_id",
             )
-        self._conversations.move_to_end(previous)
-        return self._conversations[previous]
+        self._turns.move_to_end(previous)
+        return self._turns[previous]
 
-    def _keep(self, response_id: str, conversation: Messages, answer: str) -> None:
-        said = {"role": "assistant", "content": answer}
-        self._conversations[response_id] = (*conversation, said)
-        sizes = [
-            sum(len(message["content"]) for message in kept)
-            for kept in self._conversations.values()
-        ]
+    def _keep(self, turn: Turn) -> None:
+        self._turns[turn.id] = turn
+        sizes = [kept.bytes for kept in self._turns.values()]
         total, limit = sum(sizes), self._service.settings.max_body_bytes
         for size in sizes[:-1]:  # the latest can always be continued
-            if len(self._conversations) <= MAX_KEPT and total <= limit:
+            if len(self._turns) <= MAX_KEPT and total <= limit:
                 break
-            self._conversations.popitem(last=False)
+            self._turns.popitem(last=False)
             total -= size
 
 

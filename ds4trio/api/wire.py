@@ -1,4 +1,4 @@
-"""JSON in and out, and errors in OpenAI's shape."""
+"""JSON in and out, and errors in the shape that the client reads: OpenAI's, or Anthropic's."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from quart import Response
+from quart import Response, has_request_context, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from ds4trio.api.anthropic import anthropic_error, speaks_anthropic
 from ds4trio.errors import InternalError, InvalidRequest, PayloadTooLarge, WireError
 
-__all__ = ["decode", "encode", "error_body", "error_response", "handle_errors", "json_response"]
+__all__ = [
+    "convert",
+    "decode",
+    "encode",
+    "error_body",
+    "error_response",
+    "handle_errors",
+    "json_response",
+]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -35,6 +44,22 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
         raise InvalidRequest(f"this is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise InvalidRequest("the JSON is nested too deeply", code="invalid_json") from None
+
+
+def convert(value: Any, kind: type[_T], at: str) -> _T:
+    """A part of a request that was decoded, as ``kind``; ``at`` says where it is.
+
+    Raises:
+        InvalidRequest: it is not of this kind; ``param`` names the field at fault.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        refusal = _validation_error(error)
+    inner = refusal.param or ""
+    refusal.param = f"{at}{inner}" if inner.startswith("[") else f"{at}.{inner}".rstrip(".")
+    refusal.message = f"in {at}: {refusal.message}"
+    raise refusal
 
 
 def _validation_error(error: msgspec.ValidationError) -> InvalidRequest:
@@ -72,8 +97,15 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status=status, content_type="application/json")
 
 
+def _refusal(body: dict[str, Any], status: int) -> Response:
+    """An error for the client of the present request, by its object in OpenAI's shape."""
+    if has_request_context() and speaks_anthropic(request):
+        return json_response(*anthropic_error(body, status))
+    return json_response({"error": body}, status)
+
+
 def error_response(error: WireError) -> Response:
-    response = json_response({"error": error_body(error)}, error.status)
+    response = _refusal(error_body(error), error.status)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
     if error.status == 401:
@@ -88,7 +120,7 @@ _NOT_SERVED = {
 
 
 def handle_errors(app: QuartTrio) -> None:
-    """Make every failure of a request an error in OpenAI's shape, never a traceback."""
+    """Make every failure of a request an error that its client can read, never a traceback."""
 
     @app.errorhandler(WireError)
     async def _wire(error: WireError) -> Response:
@@ -104,7 +136,7 @@ def handle_errors(app: QuartTrio) -> None:
             "param": None,
             "code": error.name.lower().replace(" ", "_"),
         }
-        response = json_response({"error": body}, error.code or 500)
+        response = _refusal(body, error.code or 500)
         for name, value in error.get_headers():
             if name.lower() not in ("content-type", "content-length"):
                 response.headers[name] = value

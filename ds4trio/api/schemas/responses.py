@@ -1,8 +1,9 @@
-"""Wire types of the Responses API over its WebSocket. Fields not listed are refused by name."""
+"""Wire types of the Responses API, over HTTP and its WebSocket. Fields not listed are refused by
+name. Items of the input are in ``response_items.py``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,51 +11,108 @@ from msgspec import Meta
 from ds4trio.api.schemas.chat import NOTHING, StopText
 
 __all__ = [
+    "AllowedTools",
     "ClientEvent",
-    "InputItem",
-    "InputPart",
+    "FunctionTool",
+    "InputTokens",
+    "JsonSchemaFormat",
+    "NamedTool",
+    "PatternFormat",
+    "PlainFormat",
+    "ReasoningConfig",
     "ResponseCancel",
     "ResponseCreate",
+    "TextConfig",
 ]
 
+Metadata = dict[
+    Annotated[str, Meta(max_length=64)],
+    Annotated[str, Meta(max_length=512)],
+]
 
-class InputPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message: ``input_text``, or ``output_text`` of an earlier answer."""
+Items = Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
 
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    annotations: msgspec.Raw = NOTHING
-    logprobs: msgspec.Raw = NOTHING
-    image_url: msgspec.Raw = NOTHING
-    file_id: msgspec.Raw = NOTHING
-    file_data: msgspec.Raw = NOTHING
-    file_url: msgspec.Raw = NOTHING
-    filename: msgspec.Raw = NOTHING
-    detail: msgspec.Raw = NOTHING
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
-class InputItem(msgspec.Struct):
-    """An item of ``input``; messages are the kind that is served so far."""
-
-    type: str = "message"
-    role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[InputPart] | None = None
-    id: str | None = None
-    status: str | None = None
-
-
-class TextFormat(msgspec.Struct):
-    """Only ``text`` is served so far."""
+class FunctionTool(msgspec.Struct, forbid_unknown_fields=True):
+    """A function that the model may call."""
 
     type: str
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    output_schema: dict[str, Any] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+    defer_loading: Literal[False] | None = None
+    asynchronous: Literal[False] | None = msgspec.field(default=None, name="async")
+
+
+class NamedTool(msgspec.Struct, forbid_unknown_fields=True):
+    """``tool_choice`` that names a function, which must then be called."""
+
+    type: str
+    name: str
+
+
+class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
+    """``tool_choice`` that leaves some of the functions."""
+
+    type: str
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=128)]
+
+
+class PlainFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """``text``, or ``json_object`` for any JSON object."""
+
+    type: str
+
+
+class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """JSON that fits a schema. It always does, with ``strict`` or without."""
+
+    type: str
+    schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class PatternFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """Beyond OpenAI: ``regex`` with a ``pattern``, ``grammar`` with a ``grammar``."""
+
+    type: str
+    pattern: str | None = None
+    grammar: str | None = None
 
 
 class TextConfig(msgspec.Struct, forbid_unknown_fields=True):
     """``text``: the format of the answer."""
 
-    format: TextFormat | None = None
-    verbosity: str | None = None
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """``reasoning``: how much the model may think. ``max_tokens`` is beyond OpenAI."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
+
+
+class PromptCacheOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """``prewarm`` is ``generate: false`` by another name; the rest is OpenAI's cache's."""
+
+    prewarm: bool | None = None
+    mode: str | None = None
+    ttl: str | None = None
+    comparison_response_id: str | None = None
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,16 +124,30 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 class ResponseCreate(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.create"
 ):
-    """``response.create``: the fields in groups, as in ``ChatRequest``."""
+    """``response.create``, or the body of ``POST /v1/responses``: the fields in groups, as in
+    ``ChatRequest``."""
 
-    input: str | Annotated[list[InputItem], Meta(max_length=10_000)] = ""
+    input: str | Items = ""
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    generate: bool | None = None
+    stream_id: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+    top_logprobs: int | None = None
+    include: Annotated[list[str], Meta(max_length=32)] | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
 
     top_k: int | None = None
     min_p: float | None = None
@@ -85,32 +157,48 @@ class ResponseCreate(
     seed: int | None = None
     cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
-    store: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     user: str | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
     stream_options: StreamOptions | None = None
-    stream: bool | None = None
 
-    background: bool | None = None
+    access_programs: msgspec.Raw = NOTHING
+    background_options: msgspec.Raw = NOTHING
     conversation: msgspec.Raw = NOTHING
-    generate: bool | None = None
-    include: list[str] | None = None
-    max_tool_calls: int | None = None
-    parallel_tool_calls: bool | None = None
-    prompt: msgspec.Raw = NOTHING
-    reasoning: msgspec.Raw = NOTHING
-    stream_id: str | None = None
-    text: TextConfig | None = None
-    tool_choice: msgspec.Raw = NOTHING
-    tools: msgspec.Raw = NOTHING
-    top_logprobs: int | None = None
-    truncation: str | None = None
     context_management: msgspec.Raw = NOTHING
+    image: msgspec.Raw = NOTHING
     moderation: msgspec.Raw = NOTHING
+    prompt: msgspec.Raw = NOTHING
+
+    @property
+    def only_warms(self) -> bool:
+        """The prompt is evaluated for the cache, and nothing is generated."""
+        options = self.prompt_cache_options
+        return self.generate is False or (options is not None and options.prewarm is True)
+
+
+class InputTokens(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /v1/responses/input_tokens``: as in ``ResponseCreate``."""
+
+    input: str | Items | None = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    conversation: msgspec.Raw = NOTHING
+    personality: msgspec.Raw = NOTHING
 
 
 class ResponseCancel(
