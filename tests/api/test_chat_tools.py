@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,17 +11,22 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from ds4trio.chat.formats import Choice, Format, JsonObject, JsonSchema, Lark, Regex
 from ds4trio.chat.tool import Tool
-from ds4trio.errors import BatchFailed
+from ds4trio.errors import BatchFailed, WireError
 from ds4trio.events import (
+    Finished,
+    FinishReason,
+    GenerationEvent,
     PrefillProgress,
     ReasoningDelta,
+    Timings,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
+    Usage,
 )
 from ds4trio.generate import Reasoning
 from tests.api.helpers import USER, Api, assert_openai_error, delta_text
-from tests.api.told import end, telling, text
+from tests.api.speaking import Speaking, serving_events, text
 
 THOUGHT = (ReasoningDelta("Hmm, ", 1, 1), ReasoningDelta("", 1, 1), ReasoningDelta("two.", 1, 1))
 CALLS = (
@@ -38,6 +45,19 @@ ROLL = {
 }
 TOOLS = [NOW, ROLL]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def end(reason: FinishReason = "stop", reasoning: int = 0) -> Finished:
+    return Finished(reason, Usage(7, 5, 3, reasoning), Timings(0.5, 1.5, 2.0, 2.0, 1.0))
+
+
+@asynccontextmanager
+async def telling(
+    *events: GenerationEvent | WireError,
+) -> AsyncIterator[tuple[Api, Speaking]]:
+    """A server that answers everything with the same events."""
+    async with serving_events(*[events] * 100) as told:
+        yield told
 
 
 def joined(chunks: list[Any]) -> dict[str, Any]:
@@ -128,9 +148,9 @@ async def test_times_are_told_as_llama_cpp_does() -> None:
 async def test_progress_is_told_in_a_stream_that_asks_for_it() -> None:
     async with telling(PrefillProgress(5, 3, 7), text("x"), end()) as (api, generator):
         chunks = await api.streamed(return_progress=True)
-        asked = [generator.asked.progress]
+        asked = [generator.asked[-1].progress]
         await api.completion(return_progress=True)
-        assert [*asked, generator.asked.progress] == [True, False]
+        assert [*asked, generator.asked[-1].progress] == [True, False]
     (progress,) = [chunk for chunk in chunks if "prompt_progress" in chunk]
     assert progress["choices"][0]["delta"] == {}
     assert progress["prompt_progress"].pop("time_ms") >= 0
@@ -183,7 +203,7 @@ async def test_tools_and_the_choice_of_them(choice: Any, expected: Any) -> None:
             return
         assert response.status_code == 200, response.text
         known = (Tool("now", "", {"type": "object"}), Tool("roll", "Rolls dice.", {}, strict=True))
-        asked = generator.asked.tools
+        asked = generator.asked[-1].tools
         assert tuple(asked.known) == known
         assert (asked.choice, asked.allowed) == expected
         assert not asked.parallel
@@ -268,29 +288,29 @@ async def test_formats_in_each_way_that_clients_write_them() -> None:
     async with telling(text("x"), end()) as (api, generator):
         for fields, expected in FORMATS:
             await api.completion(**fields)
-            assert generator.asked.format == expected, fields
+            assert generator.asked[-1].format == expected, fields
             body = {"prompt": "x", **fields}
             response = await api.http.post("/v1/completions", json=body)
             assert response.status_code == 200, response.text
-            assert generator.asked.format == expected, fields
+            assert generator.asked[-1].format == expected, fields
 
 
 async def test_reasoning_and_the_template_are_steered() -> None:
     async with telling(text("x"), end()) as (api, generator):
         await api.completion(reasoning_effort="low")
-        assert generator.asked.reasoning == Reasoning("low")
+        assert generator.asked[-1].reasoning == Reasoning("low")
         await api.completion(reasoning={"effort": "high", "max_tokens": 100})
-        assert generator.asked.reasoning == Reasoning("high", 100)
+        assert generator.asked[-1].reasoning == Reasoning("high", 100)
         await api.completion(reasoning_effort="low", reasoning={"max_tokens": 0})
-        assert generator.asked.reasoning == Reasoning("low", 0)
+        assert generator.asked[-1].reasoning == Reasoning("low", 0)
         await api.completion(chat_template_kwargs={"enable_thinking": False})
-        assert generator.asked.template_switches == {"enable_thinking": False}
+        assert generator.asked[-1].template_switches == {"enable_thinking": False}
         begun = [*USER, {"role": "assistant", "content": "It is"}]
         for said in (None, False):
             await api.completion(
                 messages=begun, continue_final_message=True, add_generation_prompt=said
             )
-            assert generator.asked.continues
+            assert generator.asked[-1].continues
         both: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": True}
         refusal = await api.chat(messages=begun, **both)
         assert_openai_error(refusal, 400, param="add_generation_prompt")
@@ -298,7 +318,7 @@ async def test_reasoning_and_the_template_are_steered() -> None:
 
 async def _messages(api: Api, generator: Any, messages: list[Any]) -> list[Any]:
     await api.completion(messages=messages)
-    return list(generator.asked.messages)
+    return list(generator.asked[-1].messages)
 
 
 async def test_a_round_of_tools_reaches_the_template() -> None:
