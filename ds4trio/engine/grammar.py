@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class Grammars:
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         # Their threads are started when there is work.
         self._compilers = ThreadPoolExecutor(2, "grammars")
-        self._maskers = ThreadPoolExecutor(2, "masks")
+        self._masker = ThreadPoolExecutor(1, "masks")
 
     def begin(self, grammar: str) -> Future[LLMatcher]:
         """Have it compiled, unless it is or was. Returns at once; any thread may call it."""
@@ -63,9 +63,12 @@ class Grammars:
         """For one sequence at the beginning of its answer. Returns at once."""
         return Bound(self.begin(grammar), self._vocab_size)
 
-    def masks(self, bound: Bound, output: array[int], guesses: int) -> Future[list[Mask]]:
-        """Start ``bound.masks``; the future raises what that raises."""
-        return self._maskers.submit(bound.masks, output, guesses)
+    def masks(
+        self, wanted: Sequence[tuple[Bound, array[int], int]]
+    ) -> Future[list[list[Mask] | Exception]]:
+        """Start ``Bound.masks`` for the rows of a step, as one task: a mask takes less time than a
+        thread takes to wake up. The result has what each returned or raised."""
+        return self._masker.submit(_all_masks, wanted)
 
     def _compile(self, grammar: str) -> LLMatcher:
         with self._loading:
@@ -77,6 +80,16 @@ class Grammars:
         if (error := why_not(matcher)) is not None:
             raise GrammarFault(error)
         return matcher
+
+
+def _all_masks(wanted: Sequence[tuple[Bound, array[int], int]]) -> list[list[Mask] | Exception]:
+    masks: list[list[Mask] | Exception] = []
+    for bound, output, guesses in wanted:
+        try:
+            masks.append(bound.masks(output, guesses))
+        except Exception as error:  # whatever it is, it is this row's alone
+            masks.append(error)
+    return masks
 
 
 Mask = torch.Tensor | None

@@ -6,8 +6,7 @@ import itertools
 import logging
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -314,15 +313,13 @@ class Runner:
         for i in order:
             rows.extend(batch[i].tokens)
             wanted.extend(range(len(rows) - len(draws[i]), len(rows)))
-        masks = {i: self._masks(batch[i], draws[i]) for i in order if batch[i].sequence.bound}
+        masks = self._masks(batch, draws)
         self._adapters.groups = self._adapted([batch[i] for i in order])
         logits = self._logits(rows, [spans[i] for i in order], wanted)
         sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
-        for i, coming in masks.items():
-            try:
-                found = coming.result() if coming else ()
-            except Exception as error:  # whatever it is, it is this row's alone
-                faults[i] = str(error) or type(error).__name__
+        for i, found in masks():
+            if isinstance(found, Exception):
+                faults[i] = str(found) or type(found).__name__
             else:
                 draws[i] = [
                     replace(draw, mask=mask) for draw, mask in zip(draws[i], found, strict=True)
@@ -334,13 +331,26 @@ class Runner:
                 sampled[i] = batch[i].held(list(itertools.islice(drawn, len(draws[i]))))
         return sampled
 
-    def _masks(self, work: _Work, draws: Sequence[Draw]) -> Future[list[Mask]] | None:
-        """What its grammar allows, worked out while the network runs; None where none is drawn."""
-        bound = work.sequence.bound
-        if not draws or bound is None:
-            return None
-        output = draws[-1].history[draws[-1].params.prompt_length :]
-        return self._grammars.masks(bound, output, len(draws) - 1)
+    def _masks(
+        self, batch: Sequence[_Work], draws: Sequence[Sequence[Draw]]
+    ) -> Callable[[], Iterable[tuple[int, list[Mask] | Exception]]]:
+        """Begin to work out what the rows' grammars allow, while the network runs.
+
+        Returns:
+            What waits for it: for each row that has a grammar and draws, one mask per draw, or why
+            there is none.
+        """
+        rows: list[int] = []
+        wanted: list[tuple[Bound, array[int], int]] = []
+        for i, (work, own) in enumerate(zip(batch, draws, strict=True)):
+            if work.sequence.bound is not None and own:
+                output = own[-1].history[own[-1].params.prompt_length :]
+                rows.append(i)
+                wanted.append((work.sequence.bound, output, len(own) - 1))
+        if not rows:
+            return tuple
+        coming = self._grammars.masks(wanted)
+        return lambda: zip(rows, coming.result(), strict=True)
 
     def _adapted(self, batch: Sequence[_Work]) -> list[tuple[str, torch.Tensor]]:
         """The rows of each adapter in a step of these."""

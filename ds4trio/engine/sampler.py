@@ -48,7 +48,7 @@ def sample(
         FloatingPointError: a logit is NaN or infinite.
     """
     free = [i for i, draw in enumerate(draws) if draw.free]
-    if len(free) == len(draws):
+    if len(free) == len(draws) or all(map(_is_plain, draws)):
         return _sample_alike(logits, draws, row_by_row)
     # By themselves, so that the free ones are drawn as fast as ever.
     bound = [i for i, draw in enumerate(draws) if not draw.free]
@@ -64,7 +64,7 @@ def _sample_alike(
     logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool
 ) -> list[SampledToken]:
     if logits.device.type == "cpu" and all(map(_is_plain, draws)):
-        return _with_logprobs(logits, draws, _likeliest_on_cpu(logits), row_by_row)
+        return _with_logprobs(logits, draws, _likeliest_allowed(logits, draws), row_by_row)
     most = ROWS_AT_ONCE if logits.device.type == "cpu" else len(draws)
     tokens: list[SampledToken] = []
     for start in range(0, len(draws), most):
@@ -74,8 +74,28 @@ def _sample_alike(
 
 
 def _is_plain(draw: Draw) -> bool:
-    """Takes the likeliest token of the logits as they are."""
-    return draw.free and draw.params.greedy and not _adjusts(draw.params)
+    """Takes the likeliest token of the logits as they are, or the likeliest that is allowed."""
+    return draw.params.greedy and not _adjusts(draw.params)
+
+
+def _likeliest_allowed(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """Greedy rows, whose likeliest token their masks allow in most cases."""
+    tokens = _likeliest_on_cpu(logits)
+    again = [
+        (i, draw.mask)
+        for i, draw in enumerate(draws)
+        if draw.mask is not None and not draw.mask[tokens[i]]
+    ]
+    if again:
+        scores = logits[[i for i, _ in again]]
+        for row, (_, mask) in zip(scores, again, strict=True):
+            row.masked_fill_(mask.logical_not(), torch.finfo(row.dtype).min)
+        for (i, _), token in zip(again, _likeliest_on_cpu(scores), strict=True):
+            tokens[i] = token
+    for i, draw in enumerate(draws):
+        if (forced := draw.forced) is not None:
+            tokens[i] = forced
+    return tokens
 
 
 def _likeliest_on_cpu(logits: torch.Tensor) -> list[int]:
