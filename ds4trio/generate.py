@@ -154,6 +154,15 @@ class Generator:
             adapter=request.adapter,
         )
 
+    async def count(self, request: GenerationRequest) -> int:
+        """How many tokens the prompt of a request has. It takes no slot and no place in line.
+
+        Raises:
+            InvalidRequest, ContextLengthExceeded, TokenOutOfVocabulary: with the field at fault.
+        """
+        self._refuse_what_cannot_be_yet(request)
+        return len((await self.prompts.write(request)).tokens)
+
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Answer a prompt. Close it (``contextlib.aclosing``) to cancel.
 

@@ -16,6 +16,8 @@ from quart import Quart
 
 from ds4trio import errors
 from ds4trio.api.schemas.chat import ChatRequest
+from ds4trio.api.schemas.completions import CompletionRequest
+from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
@@ -102,7 +104,16 @@ def endpoints(app: Quart) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [ChatRequest, ResponseCreate, TokenizeRequest, DetokenizeRequest, ApplyTemplateRequest],
+    [
+        ChatRequest,
+        CompletionRequest,
+        CountTokensRequest,
+        MessageRequest,
+        ResponseCreate,
+        TokenizeRequest,
+        DetokenizeRequest,
+        ApplyTemplateRequest,
+    ],
 )
 def test_every_field_of_a_request_is_in_one_group(kind: type[msgspec.Struct]) -> None:
     text = API.partition(f"<!-- fields of {kind.__name__} -->")[2].partition("<!-- end")[0]

@@ -214,6 +214,22 @@ def test_the_model_is_named_and_the_policy_holds(real: Visit) -> None:
     assert "script-src 'self'" in response.headers["content-security-policy"]
 
 
+def test_the_api_can_be_read_here(real: Visit) -> None:
+    """Every operation and every message is shown, links open what they lead to, and nothing comes
+    from elsewhere (``visit`` sees to that)."""
+    real.page.goto(real.url + "/docs")
+    expect(real.page.locator("main")).not_to_have_attribute("aria-busy", "true")
+    shown = set(real.page.locator("details > summary > code").all_text_contents())
+    http = real.page.request.get(real.url + "/openapi.json").json()
+    socket = real.page.request.get(real.url + "/asyncapi.json").json()
+    assert shown >= {*http["paths"], *socket["components"]["messages"]}
+    box = real.page.locator("#post_v1_chat_completions")
+    box.locator("summary").click()
+    expect(box.get_by_role("cell", name="max_completion_tokens")).to_be_visible()
+    box.get_by_role("link", name="Message").click()
+    expect(real.page.locator("#http-Message").get_by_role("cell", name="role")).to_be_visible()
+
+
 # Against the scripted server: streaming, stopping, starting anew
 
 

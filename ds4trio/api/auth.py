@@ -25,6 +25,9 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """A browser cannot set headers on a WebSocket. OpenAI's convention: the key is offered as a
 subprotocol with this prefix, beside ``realtime``, which the server then selects."""
 
+KEY_HEADER = "x-api-key"
+"""Where clients of Anthropic's API put the key, if not where OpenAI's do."""
+
 _GUARDED = ("/v1/", "/metrics", "/tokenize", "/detokenize", "/apply-template")
 
 
@@ -55,8 +58,9 @@ def guard(app: QuartTrio, settings: Settings) -> None:
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
             # official clients in a browser add headers of their own, which mean nothing here
             response.headers["Access-Control-Allow-Headers"] = request.headers.get(
-                "Access-Control-Request-Headers", "authorization, content-type"
+                "Access-Control-Request-Headers", "authorization, content-type, x-api-key"
             )
+            response.headers["Access-Control-Expose-Headers"] = "request-id, retry-after"
             response.headers["Access-Control-Max-Age"] = "600"
         if settings.allow_origin:
             response.headers.add("Vary", "Origin")
@@ -93,7 +97,9 @@ def _refusal(connection: BaseRequestWebsocket, settings: Settings) -> WireError 
         )
     offered = _offered_keys(connection)
     if settings.api_key and not offered:
-        return InvalidApiKey("this server needs an API key: Authorization: Bearer KEY")
+        return InvalidApiKey(
+            "this server needs an API key: Authorization: Bearer KEY, or x-api-key: KEY"
+        )
     if settings.api_key and not _one_is_right(offered, settings.api_key):
         return InvalidApiKey("this API key is not one of this server's")
     return None
@@ -141,6 +147,8 @@ def _offered_keys(connection: BaseRequestWebsocket) -> list[str]:
     kind, _, key = connection.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         offered.append(key.strip())
+    if KEY_HEADER in connection.headers:
+        offered.append(connection.headers[KEY_HEADER].strip())
     return offered
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
+from ds4trio.api.anthropic import speaks_anthropic
+from ds4trio.api.anthropic_models import anthropic_model, anthropic_models
 from ds4trio.api.service import Served, Service
 from ds4trio.api.wire import json_response
 
@@ -51,13 +53,18 @@ def ops(service: Service) -> Blueprint:
 
     @blueprint.get("/v1/models")
     async def models() -> Response:
+        if speaks_anthropic(request):
+            return json_response(anthropic_models(service, request.args))
         _ = service.generator
         data = [_model(service, served) for served in service.models]
         return json_response({"object": "list", "data": data})
 
     @blueprint.get("/v1/models/<path:name>")
     async def model(name: str) -> Response:
-        return json_response(_model(service, service.find_model(name)))
+        served = service.find_model(name)
+        if speaks_anthropic(request):
+            return json_response(anthropic_model(service, served))
+        return json_response(_model(service, served))
 
     return blueprint
 

@@ -1,4 +1,5 @@
-"""The page: the files of ``static/``, read once at the start, with a strict content policy."""
+"""The page, and the one that shows the API: the files of ``static/``, read once at the start, with
+a strict content policy."""
 
 from __future__ import annotations
 
@@ -26,6 +27,10 @@ def page() -> Blueprint:
     @blueprint.get("/")
     async def index() -> Response:
         return files["index.html"].response()
+
+    @blueprint.get("/docs")
+    async def docs() -> Response:
+        return files["docs.html"].response()
 
     @blueprint.get("/<name>")
     async def file(name: str) -> Response:

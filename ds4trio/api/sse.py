@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import Protocol
 
 import trio
 from quart import Response
@@ -24,7 +25,13 @@ _log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 10.0
 
-SendEvent = Callable[[bytes], Awaitable[None]]
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class SendEvent(Protocol):
+    """Sends one event: its data (no newlines), and its name in protocols that name events."""
+
+    async def __call__(self, data: bytes, *, event: str = "") -> None: ...
 
 
 class EventStreamBody(ResponseBody, AsyncIterator[bytes]):
@@ -34,13 +41,19 @@ class EventStreamBody(ResponseBody, AsyncIterator[bytes]):
         produce: is given a function that sends one event's data (no newlines), and returns when the
             stream is complete.
         send_timeout: seconds an event may wait for the client; then the stream ends.
+        keep_alive: what to send when there is nothing else for a while.
     """
 
     def __init__(
-        self, produce: Callable[[SendEvent], Awaitable[None]], *, send_timeout: float
+        self,
+        produce: Callable[[SendEvent], Awaitable[None]],
+        *,
+        send_timeout: float,
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         self._produce = produce
         self._send_timeout = send_timeout
+        self._keep_alive = keep_alive
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         self._send, self._receive = trio.open_memory_channel[bytes](0)
@@ -69,10 +82,11 @@ class EventStreamBody(ResponseBody, AsyncIterator[bytes]):
                 assert self._nursery is not None
                 self._nursery.cancel_scope.cancel()
 
-    async def _send_event(self, data: bytes) -> None:
+    async def _send_event(self, data: bytes, *, event: str = "") -> None:
+        name = f"event: {event}\n".encode() if event else b""
         try:
             with trio.fail_after(self._send_timeout):
-                await self._send.send(b"data: " + data + b"\n\n")
+                await self._send.send(name + b"data: " + data + b"\n\n")
         except trio.TooSlowError:
             raise ClientStalled("a client does not read its event stream; it is ended") from None
 
@@ -85,7 +99,7 @@ class EventStreamBody(ResponseBody, AsyncIterator[bytes]):
                 return await self._receive.receive()
             except trio.EndOfChannel:
                 raise StopAsyncIteration from None
-        return b": keep-alive\n\n"
+        return self._keep_alive
 
 
 def event_stream(body: EventStreamBody) -> Response:

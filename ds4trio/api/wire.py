@@ -1,4 +1,4 @@
-"""JSON in and out, and errors in OpenAI's shape."""
+"""JSON in and out, and errors in the shape that the client reads: OpenAI's, or Anthropic's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from quart import Response
+from quart import Response, has_request_context, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from ds4trio.api.anthropic import anthropic_error, speaks_anthropic
 from ds4trio.errors import InternalError, InvalidRequest, PayloadTooLarge, WireError
 
 __all__ = [
@@ -96,8 +97,15 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status=status, content_type="application/json")
 
 
+def _refusal(body: dict[str, Any], status: int) -> Response:
+    """An error for the client of the present request, by its object in OpenAI's shape."""
+    if has_request_context() and speaks_anthropic(request):
+        return json_response(*anthropic_error(body, status))
+    return json_response({"error": body}, status)
+
+
 def error_response(error: WireError) -> Response:
-    response = json_response({"error": error_body(error)}, error.status)
+    response = _refusal(error_body(error), error.status)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
     if error.status == 401:
@@ -112,7 +120,7 @@ _NOT_SERVED = {
 
 
 def handle_errors(app: QuartTrio) -> None:
-    """Make every failure of a request an error in OpenAI's shape, never a traceback."""
+    """Make every failure of a request an error that its client can read, never a traceback."""
 
     @app.errorhandler(WireError)
     async def _wire(error: WireError) -> Response:
@@ -128,7 +136,7 @@ def handle_errors(app: QuartTrio) -> None:
             "param": None,
             "code": error.name.lower().replace(" ", "_"),
         }
-        response = json_response({"error": body}, error.code or 500)
+        response = _refusal(body, error.code or 500)
         for name, value in error.get_headers():
             if name.lower() not in ("content-type", "content-length"):
                 response.headers[name] = value

@@ -135,11 +135,15 @@ class ScriptedEngine(FakeEngine):
 
 
 def scripted_generator(
-    engine: FakeEngine, settings: Settings, template: ChatTemplate | None = None
+    engine: FakeEngine,
+    settings: Settings,
+    template: ChatTemplate | None = None,
+    *,
+    kind: type[Generator] = Generator,
 ) -> Generator:
     """A generator around an engine without tensors; its coalescer is not running yet."""
     tokenizer = tiny_tokenizer()
-    return Generator(
+    return kind(
         build_coalescer(engine, settings),
         tokenizer,
         template or ChatTemplate(CHATML, control_tokens=tokenizer.control_tokens),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.responses import ResponseCreate
-from ds4trio.generate import Generator
+from ds4trio.prompting import PromptWriter
 from tests.api.helpers import (
     FINAL_EVENTS,
     SECRET,
@@ -235,7 +235,7 @@ async def test_defect_is_told_without_its_words(monkeypatch: pytest.MonkeyPatch)
 
     async with serving_script() as api, api.socket() as socket:
         with monkeypatch.context() as patch:
-            patch.setattr(Generator, "_encode", defect)
+            patch.setattr(PromptWriter, "_encoded", defect)
             assert_openai_error(await api.chat(), 500, code="internal_error")
             assert_openai_error(await api.chat(stream=True), 500, code="internal_error")
             await socket.create()

@@ -1,0 +1,1 @@
+"""What the doors are, for machines and people: OpenAPI, AsyncAPI and the page that shows both."""
