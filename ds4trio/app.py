@@ -23,6 +23,7 @@ from ds4trio.api.description.door import description
 from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
+from ds4trio.api.responses import responses
 from ds4trio.api.responses_ws import responses_ws
 from ds4trio.api.service import Service
 from ds4trio.api.tokens import tokens
@@ -92,6 +93,7 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
         chat_completions(service),
         completions(service),
         messages(service),
+        responses(service),
         responses_ws(service),
         tokens(service),
         description(),
@@ -101,8 +103,15 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
 
     @app.before_serving
     async def start() -> None:
+        service.nursery = app.nursery
+        await service.store.give_up_unfinished()
         app.nursery.start_soon(_load_and_run, service, load or load_generator)
         app.nursery.start_soon(_end_answers_in_time, service)
+
+    @app.after_serving
+    async def end() -> None:
+        service.nursery = None
+        await service.store.aclose()
 
     return app
 
@@ -207,6 +216,7 @@ def load_generator(
         ModelUnavailable: the model cannot be found, fetched, read or held.
         EngineDied: the engine's process ended before it had loaded the model.
     """
+    from ds4trio.chat.dialect import Dialect
     from ds4trio.chat.template import ChatTemplate
     from ds4trio.chat.tokenizer import Tokenizer
     from ds4trio.models.load import load_model
@@ -222,19 +232,21 @@ def load_generator(
         runner = ProcessRunner(RunnerSpec.of(settings, source))
     tokenizer = Tokenizer.load(model.tokenizer_path)
     engine = _make_engine(settings, source, runner)
+    template = ChatTemplate(
+        model.chat_template,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        control_tokens=tokenizer.control_tokens,
+    )
     generator = Generator(
         build_coalescer(engine, settings),
         tokenizer,
-        ChatTemplate(
-            model.chat_template,
-            bos_token=model.bos_token,
-            eos_token=model.eos_token,
-            control_tokens=tokenizer.control_tokens,
-        ),
+        template,
         stop_tokens=frozenset(model.config.eos_token_ids),
         bos_token=model.bos_token,
         add_bos=model.add_bos,
         default_max_tokens=settings.max_output_tokens,
+        dialect=Dialect(model.chat_template, tokenizer, template=template),
     )
     return generator, model.name
 

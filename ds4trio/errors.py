@@ -14,6 +14,7 @@ Ds4TrioError
 |   +-- OriginNotAllowed         403 origin_not_allowed
 |   +-- NotFound                 404 not_found
 |   |   +-- ModelNotFound        404 model_not_found
+|   |   +-- ResponseNotFound     404 response_not_found
 |   +-- PayloadTooLarge          413 payload_too_large
 +-- ServerError                  the server is at fault, or cannot serve now
 |   +-- BatchFailed              500 batch_failed
@@ -21,6 +22,7 @@ Ds4TrioError
 |   +-- ServerBusy               503 server_busy, with Retry-After
 |   +-- ServerLoading            503 server_loading, with Retry-After
 |   +-- ServerStopping           503 server_stopping
+|   +-- StoreUnavailable         503 store_unavailable
 +-- ClientStalled                the client stopped reading; its connection is ended
 +-- ModelUnavailable             a model cannot be found, fetched or read (for operators)
 +-- StepFailed                   a step raised in the engine's process
@@ -55,13 +57,16 @@ __all__ = [
     "PayloadTooLarge",
     "PreviousResponseNotFound",
     "RequestError",
+    "ResponseNotFound",
     "ServerBusy",
     "ServerError",
     "ServerLoading",
     "ServerStopping",
     "StepFailed",
     "StepVoid",
+    "StoreUnavailable",
     "StreamLimitReached",
+    "ThreadsUnsupported",
     "TokenOutOfVocabulary",
     "UpgradeRequired",
     "WireError",
@@ -145,6 +150,13 @@ class StreamLimitReached(InvalidRequest):
     code = "websocket_stream_limit_reached"
 
 
+class ThreadsUnsupported(InvalidRequest):
+    """A request wants its conversation held. By this code Anthropic's client knows that it must
+    send the whole of it, and goes on."""
+
+    code = "thread_unsupported_request"
+
+
 class TokenOutOfVocabulary(InvalidRequest):
     """A token id is negative or not below the model's vocabulary size."""
 
@@ -184,6 +196,12 @@ class ModelNotFound(NotFound):
     """The request names a model that this server does not serve."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(NotFound):
+    """No stored response has this id, or it is somebody else's."""
+
+    code = "response_not_found"
 
 
 class PayloadTooLarge(RequestError):
@@ -233,6 +251,13 @@ class ServerStopping(ServerError):
 
     status = 503
     code = "server_stopping"
+
+
+class StoreUnavailable(ServerError):
+    """Responses cannot be stored or read: the disk fails, or the operator wants none."""
+
+    status = 503
+    code = "store_unavailable"
 
 
 class ClientStalled(Ds4TrioError):

@@ -15,6 +15,7 @@ from ds4trio.errors import WireError
 from ds4trio.generate import (
     Finished,
     GenerationEvent,
+    PrefillProgress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -67,6 +68,11 @@ class ResponseEvents:
         self._open: _Open | None = None
         self._unsaid: list[dict[str, Any]] = []  # log-probabilities of tokens without text yet
 
+    @property
+    def ended(self) -> bool:
+        """The response has had its last event."""
+        return self.response["status"] not in ("queued", "in_progress")
+
     def begin(self, *, queued: bool = False) -> list[Event]:
         """Created, and in progress; or queued, and ``started`` must follow."""
         if queued:
@@ -101,9 +107,10 @@ class ResponseEvents:
             case ToolCallEnded():
                 # What is no JSON may have been cut by a limit, which only Finished tells.
                 return self._close("completed") if _is_json(event.arguments) else []
+            case PrefillProgress():
+                return [self._event("response.ds4trio.prefill", **_progress(event))]
             case Finished():
                 return self.finish(event)
-        return []
 
     def finish(self, finished: Finished) -> list[Event]:
         """The end that the model or a limit of tokens made."""
@@ -287,6 +294,10 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
+
+
+def _progress(event: PrefillProgress) -> dict[str, Any]:
+    return {"processed": event.evaluated, "cached": event.cached, "total": event.total}
 
 
 def _extra(event: TextDelta | ReasoningDelta | ToolCallArguments) -> dict[str, Any]:
