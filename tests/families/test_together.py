@@ -165,14 +165,14 @@ def failing_at(engine: Engine, *steps: int) -> Engine:
     runner, done = engine.runner, [0]
     evaluate = runner._evaluate
 
-    def fails(batch: Any) -> Any:
-        found = evaluate(batch)
+    def fails(*asked: Any) -> Any:
+        found = evaluate(*asked)
         done[0] += 1
         if done[0] in steps:
             raise FloatingPointError("as a test wants it")
         return found
 
-    runner._evaluate = fails  # type: ignore[method-assign]
+    runner._evaluate = fails  # type: ignore[assignment, method-assign]
     return engine
 
 
