@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -87,7 +88,8 @@ async def test_an_idle_connection_is_closed_after_its_answer() -> None:
 
 async def test_a_connection_keeps_only_so_much_text_to_continue_from() -> None:
     async with serving_script(max_body_bytes=10_000) as api, api.socket() as socket:
-        kept = [(await socket.answer("x" * 4_000, max_output_tokens=1))["id"] for _ in range(4)]
+        fields: dict[str, Any] = {"max_output_tokens": 1, "store": False}
+        kept = [(await socket.answer("x" * 4_000, **fields))["id"] for _ in range(4)]
         await socket.create(previous_response_id=kept[0])
         assert_error_event(await socket.event(), 400, "previous_response_not_found")
-        await socket.answer("more", previous_response_id=kept[-1], max_output_tokens=1)
+        await socket.answer("more", previous_response_id=kept[-1], **fields)
