@@ -142,6 +142,10 @@ class Tokenizer:
             return self._native.id_to_token(index) or ""
         return self.token_bytes(index).decode("utf-8", "replace")
 
+    def token_name(self, index: int) -> str:
+        """A token as its vocabulary writes it; empty for unknown ids."""
+        return self._native.id_to_token(index) or ""
+
     def is_control(self, index: int) -> bool:
         """Whether the token steers the model and is no text."""
         return index in self._control
