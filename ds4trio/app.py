@@ -205,6 +205,7 @@ def load_generator(
         ModelUnavailable: the model cannot be found, fetched, read or held.
         EngineDied: the engine's process ended before it had loaded the model.
     """
+    from ds4trio.chat.dialect import Dialect
     from ds4trio.chat.template import ChatTemplate
     from ds4trio.chat.tokenizer import Tokenizer
     from ds4trio.models.load import load_model
@@ -220,19 +221,21 @@ def load_generator(
         runner = ProcessRunner(RunnerSpec.of(settings, source))
     tokenizer = Tokenizer.load(model.tokenizer_path)
     engine = _make_engine(settings, source, runner)
+    template = ChatTemplate(
+        model.chat_template,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        control_tokens=tokenizer.control_tokens,
+    )
     generator = Generator(
         build_coalescer(engine, settings),
         tokenizer,
-        ChatTemplate(
-            model.chat_template,
-            bos_token=model.bos_token,
-            eos_token=model.eos_token,
-            control_tokens=tokenizer.control_tokens,
-        ),
+        template,
         stop_tokens=frozenset(model.config.eos_token_ids),
         bos_token=model.bos_token,
         add_bos=model.add_bos,
         default_max_tokens=settings.max_output_tokens,
+        dialect=Dialect(model.chat_template, tokenizer, template=template),
     )
     return generator, model.name
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import trio
 
 from ds4trio.answer import Answer
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.session import Session
-from ds4trio.chat.output import PlainOutput
+from ds4trio.chat.dialect import Dialect
+from ds4trio.chat.output import OutputParser, PlainOutput
 from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.engine.step import SamplingParams
@@ -41,9 +43,10 @@ from ds4trio.events import (
     ToolCallEnded,
     Usage,
 )
-from ds4trio.prompting import PromptWriter
+from ds4trio.prompting import PromptWriter, Written
 from ds4trio.request import GenerationRequest, Reasoning, ToolChoice, Tools
 from ds4trio.sampling import Sampling
+from ds4trio.shaping import Shaper
 
 __all__ = [
     "FinishReason",
@@ -77,6 +80,7 @@ class Prompt:
 
     Attributes:
         stop: the request's own stop texts; ``ends`` are the model's.
+        parser: makes what takes one answer to it apart.
     """
 
     tokens: list[int]
@@ -87,6 +91,7 @@ class Prompt:
     user: str
     adapter: str
     stop_tokens: frozenset[int]
+    parser: Callable[[], OutputParser] = PlainOutput
     ends: tuple[str, ...] = ()
     progress: bool = False
 
@@ -99,6 +104,8 @@ class Generator:
         stop_tokens: ids that end an answer.
         bos_token, add_bos: the model's BOS token, and whether a prompt must begin with it.
         default_max_tokens: for requests that name no limit.
+        dialect: how the model reasons and calls tools; None for one that its template tells
+            nothing of.
     """
 
     def __init__(
@@ -111,15 +118,24 @@ class Generator:
         bos_token: str | None,
         add_bos: bool,
         default_max_tokens: int,
+        dialect: Dialect | None = None,
     ) -> None:
         self.coalescer = coalescer
         self._tokenizer = tokenizer
         self._template = template
         self._stop_tokens = stop_tokens
         self._default_max_tokens = default_max_tokens
+        self.dialect = dialect or Dialect(None, tokenizer, template=template)
+        self._shaper = Shaper(
+            tokenizer,
+            self.dialect,
+            vocab_size=coalescer.info.vocab_size,
+            stop_tokens=stop_tokens,
+        )
         self.prompts = PromptWriter(
             tokenizer,
             template,
+            self.dialect,
             bos_token=bos_token,
             add_bos=add_bos,
             vocab_size=coalescer.info.vocab_size,
@@ -139,11 +155,19 @@ class Generator:
             raise InvalidRequest("the answer needs room for at least 1 token", param="max_tokens")
         if any(not stop for stop in request.stop):
             raise InvalidRequest("a stop text must not be empty", param="stop")
-        self._refuse_what_cannot_be_yet(request)
+        if request.tools.choice == "required" and not request.tools.callable:
+            raise InvalidRequest("a call is required, and there is no tool", param="tool_choice")
+        if request.reasoning.tokens is not None and request.reasoning.tokens < 0:
+            raise InvalidRequest("a limit of reasoning is not negative", param="reasoning")
         written = await self.prompts.write(request)
+        grammar = await self._shaper.grammar(request, written.tail)
+        sampling = request.sampling.params(len(written.tokens))
+        if grammar or written.thinks:
+            sampling = replace(sampling, grammar=grammar, **self._reasoning(request, written))
         return Prompt(
             tokens=written.tokens,
-            sampling=request.sampling.params(len(written.tokens)),
+            sampling=sampling,
+            parser=lambda: self._parser(request, written),
             max_tokens=request.max_tokens or self._default_max_tokens,
             stop=tuple(request.stop),
             ends=self._template.ends if request.prompt is None else (),
@@ -160,7 +184,6 @@ class Generator:
         Raises:
             InvalidRequest, ContextLengthExceeded, TokenOutOfVocabulary: with the field at fault.
         """
-        self._refuse_what_cannot_be_yet(request)
         return len((await self.prompts.write(request)).tokens)
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -194,7 +217,7 @@ class Generator:
                 stop_tokens=prompt.stop_tokens,
                 progress=prompt.progress,
             )
-            answer = Answer(self._tokenizer, PlainOutput(), stop=prompt.stop, ends=prompt.ends)
+            answer = Answer(self._tokenizer, prompt.parser(), stop=prompt.stop, ends=prompt.ends)
             while answer.end is None:
                 delivery = await session.receive()
                 if (told := delivery.progress) is not None:
@@ -203,20 +226,19 @@ class Generator:
                     yield event
             yield _finished(answer, prompt, session)
 
-    def _refuse_what_cannot_be_yet(self, request: GenerationRequest) -> None:
-        asked = {
-            "tools": bool(request.tools.callable),
-            "format": request.format is not None,
-            "reasoning": request.reasoning != Reasoning(),
-            "continues": request.continues,
-        }
-        for field, is_asked in asked.items():
-            if is_asked:
-                raise InvalidRequest(
-                    f"{field} with this value is not supported by this server",
-                    param=field,
-                    code="unsupported_parameter",
-                )
+    def _parser(self, request: GenerationRequest, written: Written) -> OutputParser:
+        if request.prompt is not None:
+            return PlainOutput()
+        return self.dialect.parser(written.tail, tools=request.tools.callable)
+
+    def _reasoning(self, request: GenerationRequest, written: Written) -> dict[str, Any]:
+        """What the sampler needs to end reasoning in time. A model that does not reason has
+        nothing to end."""
+        limit = request.reasoning.tokens
+        if limit is None or not written.thinks:
+            return {}
+        end = self._tokenizer.encode(self.dialect.reasoning_end, special=True, begins=False)
+        return {"reasoning_limit": limit, "reasoning_end": tuple(end)}
 
 
 def _finished(answer: Answer, prompt: Prompt, session: Session) -> Finished:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 
+from ds4trio.chat.dialect import Dialect
 from ds4trio.chat.template import ChatTemplate, Segment, encode_prompt
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import ContextLengthExceeded, InvalidRequest, TokenOutOfVocabulary
@@ -21,6 +22,9 @@ LONG_TEXT = 16_000
 
 PER_MESSAGE = 100
 """Characters that writing a message costs besides its content."""
+
+BREAK = "\N{OBJECT REPLACEMENT CHARACTER}zqbreakzq"
+"""Marks where a message that is to be continued breaks off; no message has it in it by chance."""
 
 TAIL = 200
 """Characters from the end of a prompt that tell how the answer begins."""
@@ -46,10 +50,12 @@ class Written:
     Attributes:
         tokens: its ids, at least one.
         tail: the end of its text; empty where it was given as ids.
+        thinks: it has begun the reasoning.
     """
 
     tokens: list[int]
     tail: str
+    thinks: bool = False
 
 
 class PromptWriter:
@@ -65,6 +71,7 @@ class PromptWriter:
         self,
         tokenizer: Tokenizer,
         template: ChatTemplate,
+        dialect: Dialect,
         *,
         bos_token: str | None,
         add_bos: bool,
@@ -73,6 +80,7 @@ class PromptWriter:
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._dialect = dialect
         self._bos_token = bos_token
         self._add_bos = add_bos
         self._vocab_size = vocab_size
@@ -92,6 +100,7 @@ class PromptWriter:
             # Everything that a template might write counts for where it is done...
             size = sum(len(str(part)) for message in request.messages for part in message.values())
             size += PER_MESSAGE * len(request.messages)
+            size += sum(len(str(tool.parameters)) for tool in request.tools.known)
             # ...and what every template writes, for whether it can fit at all.
             contents = [message.get("content") for message in request.messages]
             least = sum(len(content) for content in contents if isinstance(content, str))
@@ -192,10 +201,54 @@ class PromptWriter:
         else:
             segments = self._segments(request)
         tail = "".join(segment.text for segment in segments[-3:])[-TAIL:]
-        return Written(self._encoded(segments), tail)
+        return Written(self._encoded(segments), tail, self._dialect.thinks_from(tail))
 
     def _segments(self, request: GenerationRequest) -> list[Segment]:
-        return self._template.render([dict(message) for message in request.messages])
+        """The prompt of messages, with the beginning of an answer."""
+        tools, dialect = request.tools, self._dialect
+        messages = dialect.messages(request.messages, tools)
+        switches = dialect.switches(request.reasoning.effort) | dict(request.template_switches)
+        told = dialect.template_tools(tools.known if tools.choice != "none" else ())
+        variables: dict[str, Any] = {dialect.tools_variable: told} if told and dialect.tools_variable else {}
+        if request.continues:
+            return self._unfinished(messages, switches, variables)
+        segments = self._template.render(messages, switches=switches, **variables)
+        return [*segments, *self._thoughts(request, segments)]
+
+    def _unfinished(
+        self, messages: list[dict[str, Any]], switches: dict[str, Any], variables: dict[str, Any]
+    ) -> list[Segment]:
+        """The prompt up to where the last message, which is the assistant's, breaks off."""
+        last = messages[-1]
+        text = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(text, str) or last.get("tool_calls"):
+            raise InvalidRequest(
+                "only a text of the assistant can be continued, as the last message",
+                param="messages",
+            )
+        messages[-1] = {**last, "content": text.rstrip() + BREAK}
+        segments = self._template.render(
+            messages, switches=switches, add_generation_prompt=False, **variables
+        )
+        for number in range(len(segments) - 1, -1, -1):
+            before, found, _ = segments[number].text.rpartition(BREAK)
+            if found:
+                kept = Segment(before + text[len(text.rstrip()) :], segments[number].special)
+                return [*segments[:number], kept]
+        raise InvalidRequest(
+            "the model's chat template does not let an answer be continued", param="messages"
+        )
+
+    def _thoughts(self, request: GenerationRequest, segments: Sequence[Segment]) -> list[Segment]:
+        """With a limit of its tokens reasoning begins in the prompt, so that every token of it
+        counts; with a limit of none it ends there too."""
+        limit, dialect = request.reasoning.tokens, self._dialect
+        tail = "".join(segment.text for segment in segments[-3:])[-TAIL:]
+        if limit is None or not dialect.reasons or dialect.ended_thinking(tail):
+            return []
+        begin = "" if dialect.thinks_from(tail) else dialect.reasoning_begin
+        end = dialect.reasoning_end if limit == 0 else ""
+        return [Segment(begin + end, special=True)] if begin + end else []
 
     def _checked(self, tokens: Sequence[int], field: str = "prompt") -> list[int]:
         for token in tokens:

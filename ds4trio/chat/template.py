@@ -30,7 +30,7 @@ from ds4trio.chat.messages import find_wants
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.errors import InvalidRequest, ModelUnavailable
 
-__all__ = ["ChatTemplate", "Segment", "check_template", "encode_prompt"]
+__all__ = ["ChatTemplate", "Segment", "check_template", "encode_prompt", "template_words"]
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +155,20 @@ def check_template(source: str) -> None:
     """
     with _clear_errors():
         _environment().parse(source)
+
+
+def template_words(source: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names that a template looks up, and the texts that are in it, comments left out.
+
+    Raises:
+        ModelUnavailable: it is not valid Jinja.
+    """
+    with _clear_errors():
+        tree = _environment().parse(source)
+        names = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "load")
+        written = [node.data for node in tree.find_all(nodes.TemplateData)]
+        constants = [node.value for node in tree.find_all(nodes.Const)]
+        return names, (*written, *(text for text in constants if isinstance(text, str)))
 
 
 @contextlib.contextmanager
