@@ -4,7 +4,10 @@ Ds4TrioError
 +-- RequestError                 the client's request is at fault; nobody else notices
 |   +-- InvalidRequest           400 invalid_request_error
 |   |   +-- ContextLengthExceeded    400 context_length_exceeded
+|   |   +-- ConnectionLimitReached   400 websocket_connection_limit_reached
+|   |   +-- InvalidStreamId          400 invalid_stream_id
 |   |   +-- PreviousResponseNotFound 400 previous_response_not_found
+|   |   +-- StreamLimitReached       400 websocket_stream_limit_reached
 |   |   +-- TokenOutOfVocabulary     400 token_out_of_vocabulary
 |   +-- InvalidApiKey            401 invalid_api_key
 |   +-- OriginNotAllowed         403 origin_not_allowed
@@ -33,6 +36,7 @@ from typing import ClassVar
 __all__ = [
     "BatchFailed",
     "ClientStalled",
+    "ConnectionLimitReached",
     "ContextLengthExceeded",
     "Ds4TrioError",
     "EngineDied",
@@ -41,6 +45,7 @@ __all__ = [
     "InternalError",
     "InvalidApiKey",
     "InvalidRequest",
+    "InvalidStreamId",
     "ModelNotFound",
     "ModelUnavailable",
     "NotFound",
@@ -54,6 +59,7 @@ __all__ = [
     "ServerStopping",
     "StepFailed",
     "StepVoid",
+    "StreamLimitReached",
     "TokenOutOfVocabulary",
     "UpgradeRequired",
     "WireError",
@@ -113,10 +119,28 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
 
+class ConnectionLimitReached(InvalidRequest):
+    """A WebSocket has lasted as long as one may; requests belong on a new one."""
+
+    code = "websocket_connection_limit_reached"
+
+
+class InvalidStreamId(InvalidRequest):
+    """``stream_id`` cannot be the name of a lane."""
+
+    code = "invalid_stream_id"
+
+
 class PreviousResponseNotFound(InvalidRequest):
     """``previous_response_id`` names a response that is not, or no longer, known here."""
 
     code = "previous_response_not_found"
+
+
+class StreamLimitReached(InvalidRequest):
+    """A WebSocket has too many lanes, or too many requests wait on it."""
+
+    code = "websocket_stream_limit_reached"
 
 
 class TokenOutOfVocabulary(InvalidRequest):

@@ -203,6 +203,21 @@ class Generator:
             _log.error("an answer failed for a reason that is ours", exc_info=error)
             raise InternalError("the server failed; its log says why") from error
 
+    async def warm(self, prompt: Prompt) -> Usage:
+        """Evaluate a prompt for the prefix cache, so that what begins like it need not be again.
+
+        The one token that is drawn on the way is dropped.
+
+        Raises:
+            WireError: as ``generate``.
+        """
+        single = replace(prompt, max_tokens=1, stop_tokens=frozenset(), stop=(), ends=())
+        async with contextlib.aclosing(self.generate(single)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    return replace(event.usage, output_tokens=0, reasoning_tokens=0)
+        raise AssertionError("every answer ends with Finished")
+
     async def _generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         opened = self.coalescer.session(
             prompt.sampling,

@@ -149,6 +149,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, le=86400, description="seconds that running answers get when the server stops"),
     ] = 5.0
+    websocket_minutes: Annotated[
+        float,
+        Meta(gt=0, le=525600, description="minutes after which a WebSocket takes no more requests"),
+    ] = 60.0
     max_connections: Annotated[
         int, Meta(ge=1, description="most connections at once; more are closed unread")
     ] = 4096

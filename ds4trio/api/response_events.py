@@ -121,6 +121,11 @@ class ResponseEvents:
         self._update(usage=usage_object(used))
         return self._end(status, reason=reason)
 
+    def warmed(self, usage: Usage) -> list[Event]:
+        """The end of a response that was to generate nothing."""
+        self._update(status="completed", completed_at=int(time.time()), usage=usage_object(usage))
+        return [self._event("response.completed", response=self.response)]
+
     def failed(self, error: WireError) -> list[Event]:
         """The end that a fault made. What was written is in the response, as incomplete."""
         events = self._close("incomplete")
@@ -201,9 +206,10 @@ class ResponseEvents:
 
     def _end(self, status: str, *, reason: str | None = None) -> list[Event]:
         events = []
-        if self._open is None and not self._output:
+        steered = reason == "steered"  # which happens between items, or before the first
+        if self._open is None and not self._output and not steered:
             events = self._add("message")  # every answer has an item
-        events += self._close("incomplete" if reason else "completed")
+        events += self._close("incomplete" if reason and not steered else "completed")
         self._update(status=status, output=list(self._output))
         if reason:
             self._update(incomplete_details={"reason": reason})

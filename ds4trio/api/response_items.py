@@ -52,6 +52,8 @@ def read_input(
     Raises:
         InvalidRequest: there is nothing, or an item that is no text or not well formed.
     """
+    if wanted.input == [] and isinstance(wanted, ResponseCreate) and wanted.only_warms:
+        return ()  # instructions and tools alone
     if not wanted.input:
         empty = "input must not be empty" if wanted.input == "" else "input needs an item"
         raise InvalidRequest(empty, param="input")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ds4trio.api.schemas.chat import NOTHING, StopText
+from ds4trio.api.schemas.response_items import Part
 
 __all__ = [
     "AllowedTools",
@@ -22,6 +23,8 @@ __all__ = [
     "ReasoningConfig",
     "ResponseCancel",
     "ResponseCreate",
+    "ResponseSteer",
+    "SteerMessage",
     "TextConfig",
 ]
 
@@ -204,9 +207,29 @@ class InputTokens(msgspec.Struct, forbid_unknown_fields=True):
 class ResponseCancel(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.cancel"
 ):
-    """``response.cancel``: end the running response with what there is of it."""
+    """``response.cancel``: end a response with what there is of it: the one of this id, or the
+    first one of a lane."""
 
     response_id: str | None = None
+    stream_id: str | None = None
 
 
-ClientEvent = ResponseCreate | ResponseCancel
+class SteerMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """What a user says to a response that runs."""
+
+    role: Literal["user"]
+    content: Annotated[str, Meta(min_length=1)] | Annotated[list[Part], Meta(min_length=1)]
+    type: Literal["message"] = "message"
+
+
+class ResponseSteer(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.steer"
+):
+    """``response.steer``: user input for a response that runs. The input is a text or a list of
+    ``SteerMessage``; it is read later, since what is wrong with it has an event of its own."""
+
+    previous_response_id: str
+    input: msgspec.Raw
+
+
+ClientEvent = ResponseCreate | ResponseCancel | ResponseSteer

@@ -1,0 +1,1 @@
+"""The Responses WebSocket behind its door: frames, lanes, and what a connection remembers."""

@@ -1,0 +1,287 @@
+"""Answers the requests of one connection, each with the events of a response."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quart.wrappers import Websocket
+
+from ds4trio.api.auth import tenant
+from ds4trio.api.conversation import Turn
+from ds4trio.api.lanes.kept import Kept
+from ds4trio.api.lanes.lane import Lane
+from ds4trio.api.lanes.outbox import Outbox, Voice, error_event
+from ds4trio.api.lanes.run import Run
+from ds4trio.api.lanes.steering import (
+    FailureCode,
+    Items,
+    Steer,
+    accepted,
+    failed,
+    pending,
+    read_steer,
+    with_steers,
+)
+from ds4trio.api.requests import refuse_unsupported
+from ds4trio.api.response_events import Event, ResponseEvents
+from ds4trio.api.response_request import Asked, prepare_response
+from ds4trio.api.schemas.responses import ResponseCreate, ResponseSteer
+from ds4trio.api.service import Service
+from ds4trio.errors import (
+    ClientStalled,
+    InternalError,
+    InvalidRequest,
+    PreviousResponseNotFound,
+    WireError,
+)
+from ds4trio.generate import Finished
+
+__all__ = ["MAX_STEERS", "Answering"]
+
+_log = logging.getLogger(__name__)
+
+MAX_STEERS = 16
+"""Steering inputs that may wait on one connection."""
+
+MAX_ENDED = 256
+"""Responses of which a connection knows that they have been, though it may not hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that can be answered, and by whom."""
+
+    wanted: ResponseCreate
+    asked: Asked
+    model: str
+
+
+class Answering:
+    """What happens to the requests of one connection.
+
+    Args:
+        who: is served in turn with others.
+    """
+
+    def __init__(self, service: Service, socket: Websocket, outbox: Outbox, who: str) -> None:
+        self._service = service
+        self._socket = socket
+        self._outbox = outbox
+        self._who = who
+        self._kept = Kept(service.settings.max_body_bytes)
+        self._running: dict[str, Run] = {}
+        self._ended: OrderedDict[str, bool] = OrderedDict()
+        self._pending: dict[str, tuple[str | None, list[Steer]]] = {}
+
+    def running(self, response_id: str) -> Run | None:
+        """The request whose response this is, while it runs."""
+        return self._running.get(response_id)
+
+    async def answer(self, lane: Lane, run: Run) -> None:
+        """Answer a request to its last event; one that is steered has more than one response.
+
+        Raises:
+            ClientStalled: the client has stopped reading.
+        """
+        try:
+            await self._answer(lane, run)
+        except ClientStalled:
+            raise
+        except WireError as error:
+            await self._outbox.send(error_event(error, lane.name))
+        except Exception as error:
+            _log.error("a response failed for a reason that is ours", exc_info=error)
+            ours = InternalError("the server failed; its log says why")
+            await self._outbox.send(error_event(ours, lane.name))
+
+    async def _answer(self, lane: Lane, run: Run) -> None:
+        before = run.wanted.previous_response_id
+        brought = self._brought(lane, before)
+        ready = await self._prepare(with_steers(run.wanted, brought), self._earlier(before))
+        if before is not None and brought:
+            del self._pending[before]
+        while True:
+            turn = await self._respond(lane, run, ready)
+            steers = run.take_steers()
+            if turn is None or not steers:
+                return
+            following = with_steers(ready.wanted, steers, follows=turn.id)
+            try:
+                ready = await self._prepare(following, turn)
+            except WireError as error:
+                for steer in steers:
+                    await run.voice.say(failed(steer, "successor_creation_failed", error.message))
+                return
+
+    async def _prepare(self, wanted: ResponseCreate, previous: Turn | None) -> _Asked:
+        refuse_unsupported({"background": bool(wanted.background)})
+        model = self._service.find_model(wanted.model)
+        asked = await prepare_response(
+            self._service.generator,
+            wanted,
+            previous,
+            adapter=model.adapter,
+            cache_salt=tenant(self._socket, wanted.cache_salt),
+            user=self._who,
+        )
+        return _Asked(wanted, asked, model.name)
+
+    # -- one response
+
+    async def _respond(self, lane: Lane, run: Run, ready: _Asked) -> Turn | None:
+        """All events of one response.
+
+        Returns:
+            The turn if another response may follow by itself.
+        """
+        events = ResponseEvents(ready.wanted, ready.model, stream_id=lane.name)
+        run.begin(events.id, Voice(self._outbox, lane.name))
+        self._running[events.id] = run
+        items = Items()
+        try:
+            await run.voice.say(*events.begin())
+            last = await self._generate(run, ready, events, items)
+        finally:
+            # what is steered from here on comes too late
+            del self._running[events.id]
+        status = events.response["status"]
+        self._remember(events.id, completed=status == "completed")
+        forgotten: Sequence[str] = ()
+        turn = None
+        if status != "failed":
+            turn = Turn.of(events.response, ready.asked.input, ready.asked.previous)
+            forgotten = self._kept.keep(lane.name, turn)
+        await run.voice.say(*last)
+        for response_id in forgotten:
+            await self._give_up(response_id)
+        if run.stopped not in (None, "steered"):
+            for steer in run.take_steers():
+                message = "the response has ended before the input could be used"
+                await run.voice.say(failed(steer, "response_not_active", message))
+            return None
+        if items.calls and turn is not None:
+            await self._leave_pending(lane, run, items, turn)
+        return turn
+
+    async def _generate(
+        self, run: Run, ready: _Asked, events: ResponseEvents, items: Items
+    ) -> list[Event]:
+        """All but the last events, which are returned."""
+        generator, prompt = self._service.generator, ready.asked.prompt
+        try:
+            if ready.wanted.only_warms:
+                usage = await run.wait_for(functools.partial(generator.warm, prompt))
+                return self._stopped(run, ready, events) if usage is None else events.warmed(usage)
+            async with contextlib.aclosing(generator.generate(prompt)) as generated:
+                while True:
+                    event = await run.wait_for(generated.__anext__)
+                    if event is None:
+                        return self._stopped(run, ready, events)
+                    if isinstance(event, Finished):
+                        return events.finish(event)
+                    if run.steers and not items.calls and items.ended_by(event):
+                        run.stop("steered")
+                        return self._stopped(run, ready, events)
+                    items.take(event)
+                    run.begun_item = items.begun
+                    await run.voice.say(*events.take(event))
+        except WireError as error:
+            run.stop(error)
+            return events.failed(error)
+
+    def _stopped(self, run: Run, ready: _Asked, events: ResponseEvents) -> list[Event]:
+        assert run.stopped is not None
+        if isinstance(run.stopped, WireError):
+            return events.failed(run.stopped)
+        return events.cut(run.stopped, len(ready.asked.prompt.tokens))
+
+    # -- conversations
+
+    def _earlier(self, previous: str | None) -> Turn | None:
+        if previous is None:
+            return None
+        turn = self._kept.find(previous)
+        if turn is None:
+            raise PreviousResponseNotFound(
+                f"this connection does not hold the response {previous[:100]!r}; "
+                "please send the whole conversation as input",
+                param="previous_response_id",
+            )
+        return turn
+
+    def _remember(self, response_id: str, *, completed: bool) -> None:
+        self._ended[response_id] = completed
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    # -- steering
+
+    async def steer(self, event: ResponseSteer) -> None:
+        """Queue input for a response that runs, or say why not.
+
+        Raises:
+            ClientStalled: the client has stopped reading.
+        """
+        run = self._running.get(event.previous_response_id)
+        try:
+            steer = Steer(event.previous_response_id, event.input, read_steer(event))
+        except InvalidRequest as error:
+            answer = failed(event, "invalid_input", error.message)
+        else:
+            refusal = self._refusal(run, steer)
+            if run is not None and refusal is None:
+                run.steer(steer)
+                answer = accepted(steer)
+            elif refusal is not None:
+                answer = failed(event, *refusal)
+        if run is not None:
+            await run.voice.say(answer)
+        else:
+            await self._outbox.send({**answer, "sequence_number": 0})
+
+    def _refusal(self, run: Run | None, steer: Steer) -> tuple[FailureCode, str] | None:
+        if run is None:
+            match self._ended.get(steer.response_id):
+                case None:
+                    return "response_not_found", "there is no such response on this connection"
+                case True:
+                    return "response_already_completed", "the response has ended"
+                case False:
+                    return "response_not_active", "the response has ended"
+        if run.wanted.only_warms:
+            return "steering_not_supported", "with generate: false there is no output to steer"
+        if run.stopped not in (None, "steered"):
+            return "response_not_active", "the response is being stopped"
+        waiting = [waits for one in self._running.values() for waits in one.steers]
+        waiting += [waits for _, steers in self._pending.values() for waits in steers]
+        size = steer.size + sum(waits.size for waits in waiting)
+        if len(waiting) >= MAX_STEERS or size > self._service.settings.max_body_bytes:
+            message = f"more than {MAX_STEERS} inputs, or too large ones, would wait"
+            return "too_many_pending_steers", message
+        return None
+
+    async def _leave_pending(self, lane: Lane, run: Run, items: Items, turn: Turn) -> None:
+        """The response has called functions: what steers it waits for their results."""
+        steers = run.take_steers()
+        if not steers:
+            return
+        self._pending[turn.id] = (lane.name, steers)
+        for steer in steers:
+            await run.voice.say(pending(steer, items.calls))
+
+    def _brought(self, lane: Lane, previous: str | None) -> list[Steer]:
+        """Input that has waited for this request."""
+        name, steers = self._pending.get(previous or "", (None, []))
+        return steers if name == lane.name else []
+
+    async def _give_up(self, response_id: str) -> None:
+        name, steers = self._pending.pop(response_id, (None, []))
+        for steer in steers:
+            message = "the connection does not hold the response any more"
+            voice = Voice(self._outbox, name)
+            await voice.say(failed(steer, "response_not_found", message))
