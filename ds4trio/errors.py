@@ -13,6 +13,7 @@ Ds4TrioError
 |   +-- OriginNotAllowed         403 origin_not_allowed
 |   +-- NotFound                 404 not_found
 |   |   +-- ModelNotFound        404 model_not_found
+|   |   +-- ResponseNotFound     404 response_not_found
 |   +-- PayloadTooLarge          413 payload_too_large
 +-- ServerError                  the server is at fault, or cannot serve now
 |   +-- BatchFailed              500 batch_failed
@@ -20,6 +21,7 @@ Ds4TrioError
 |   +-- ServerBusy               503 server_busy, with Retry-After
 |   +-- ServerLoading            503 server_loading, with Retry-After
 |   +-- ServerStopping           503 server_stopping
+|   +-- StoreUnavailable         503 store_unavailable
 +-- ClientStalled                the client stopped reading; its connection is ended
 +-- ModelUnavailable             a model cannot be found, fetched or read (for operators)
 +-- StepFailed                   a step raised in the engine's process
@@ -53,12 +55,14 @@ __all__ = [
     "PayloadTooLarge",
     "PreviousResponseNotFound",
     "RequestError",
+    "ResponseNotFound",
     "ServerBusy",
     "ServerError",
     "ServerLoading",
     "ServerStopping",
     "StepFailed",
     "StepVoid",
+    "StoreUnavailable",
     "StreamLimitReached",
     "TokenOutOfVocabulary",
     "UpgradeRequired",
@@ -178,6 +182,12 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
 
+class ResponseNotFound(NotFound):
+    """No stored response has this id, or it is somebody else's."""
+
+    code = "response_not_found"
+
+
 class PayloadTooLarge(RequestError):
     """The body or message is larger than the server takes."""
 
@@ -225,6 +235,13 @@ class ServerStopping(ServerError):
 
     status = 503
     code = "server_stopping"
+
+
+class StoreUnavailable(ServerError):
+    """Responses cannot be stored or read: the disk is full or broken, or the operator wants none."""
+
+    status = 503
+    code = "store_unavailable"
 
 
 class ClientStalled(Ds4TrioError):

@@ -1,0 +1,178 @@
+"""Responses that are written in the background: for as long as they take, whoever looks.
+
+A run's task belongs to the server, not to a connection. It keeps all of its events, so that any
+number of clients can follow it, from any of them, without holding it up; when it has ended they are
+stored, and followed from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Iterable
+
+import msgspec
+import trio
+
+from ds4trio.api.response_events import Event, ResponseEvents
+from ds4trio.api.response_request import Asked
+from ds4trio.api.stored.database import Record
+from ds4trio.api.stored.store import ResponseStore
+from ds4trio.api.wire import encode
+from ds4trio.errors import StoreUnavailable, WireError
+from ds4trio.generate import Generator
+
+__all__ = ["ResponseRun", "Runs", "record_of"]
+
+_log = logging.getLogger(__name__)
+
+
+def record_of(
+    events: ResponseEvents, asked: Asked, said: Iterable[bytes] = (), *, previous: str | None
+) -> Record:
+    """What is stored of a response as it is now."""
+    return Record(events.response, asked.input, previous, tuple(map(msgspec.Raw, said)))
+
+
+class ResponseRun:
+    """One response, and all that it has said.
+
+    State changes only between awaits: followers see whole events.
+
+    Attributes:
+        owner: whose it is.
+        ended: it has said its last event.
+    """
+
+    def __init__(self, owner: str, events: ResponseEvents, asked: Asked) -> None:
+        self.owner = owner
+        self.ended = False
+        self._events = events
+        self._asked = asked
+        self._said: list[bytes] = []
+        self._changed = trio.Event()
+        self._cancelled = False
+        self._waiting: trio.CancelScope | None = None
+
+    @property
+    def response(self) -> dict[str, object]:
+        """The object as it is now."""
+        return self._events.response
+
+    def cancel(self) -> None:
+        """End it with what there is."""
+        self._cancelled = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def follow(self, after: int = -1) -> AsyncGenerator[bytes, None]:
+        """Its events as JSON, from the one behind number ``after`` to the last."""
+        next_one = after + 1
+        while True:
+            changed = self._changed
+            while next_one < len(self._said):
+                yield self._said[next_one]
+                next_one += 1
+            if self.ended:
+                return
+            if changed is self._changed:
+                await changed.wait()
+
+    async def until_ended(self) -> None:
+        """Wait for its last event."""
+        while not self.ended:
+            await self._changed.wait()
+
+    async def write(self, generator: Generator, store: ResponseStore) -> None:
+        """Generate it, and store it when it has ended. For a task of the server's."""
+        events, asked = self._events, self._asked
+        try:
+            last = await self._generate(generator)
+        except Exception as error:
+            wrong = error if isinstance(error, WireError) else _ours(error)
+            last = events.failed(wrong)
+        said = [*self._said, *map(encode, last)]
+        previous = asked.previous.id if asked.previous else None
+        try:
+            # Its last event is told when it can be continued.
+            await store.put(self.owner, record_of(events, asked, said, previous=previous))
+        except StoreUnavailable:
+            _log.error("the response %s could not be stored", events.id)
+        self.ended = True
+        self._say(last)
+
+    async def _generate(self, generator: Generator) -> list[Event]:
+        """Say all but the last events, which are returned."""
+        events, prompt = self._events, self._asked.prompt
+        self._say(events.begin())
+        async with contextlib.aclosing(generator.generate(prompt)) as generated:
+            while not self._cancelled:
+                with trio.CancelScope() as self._waiting:
+                    try:
+                        event = await anext(generated)
+                    except StopAsyncIteration:
+                        raise AssertionError("every answer ends with Finished") from None
+                    told = events.take(event)
+                    if events.ended:
+                        return told
+                    self._say(told)
+        return events.cut("cancelled", len(prompt.tokens), status="cancelled")
+
+    def _say(self, events: Iterable[Event]) -> None:
+        self._said.extend(map(encode, events))
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+def _ours(error: Exception) -> WireError:
+    from ds4trio.errors import InternalError
+
+    _log.error("a response failed for a reason that is ours", exc_info=error)
+    return InternalError("the server failed; its log says why")
+
+
+class Runs:
+    """The responses that are being written in the background.
+
+    Args:
+        store: where they go. One that is being written has a place there from the beginning, so
+            that a server that starts again can say what became of it.
+    """
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+        self._running: dict[str, ResponseRun] = {}
+
+    def find(self, owner: str, response_id: str) -> ResponseRun | None:
+        """A response of this owner that is being written."""
+        run = self._running.get(response_id)
+        return run if run is not None and run.owner == owner else None
+
+    async def start(
+        self,
+        nursery: trio.Nursery,
+        generator: Generator,
+        owner: str,
+        events: ResponseEvents,
+        asked: Asked,
+    ) -> ResponseRun:
+        """Begin to write a response.
+
+        Args:
+            nursery: the server's.
+
+        Raises:
+            StoreUnavailable: it could not be stored.
+        """
+        previous = asked.previous.id if asked.previous else None
+        await self._store.put(owner, record_of(events, asked, previous=previous))
+        run = ResponseRun(owner, events, asked)
+        self._running[events.id] = run
+        nursery.start_soon(self._write, run, generator, events.id)
+        return run
+
+    async def _write(self, run: ResponseRun, generator: Generator, response_id: str) -> None:
+        try:
+            await run.write(generator, self._store)
+        finally:
+            del self._running[response_id]
