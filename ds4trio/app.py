@@ -18,6 +18,7 @@ from quart_trio import QuartTrio
 
 from ds4trio.api.auth import guard
 from ds4trio.api.chat_completions import chat_completions
+from ds4trio.api.completions import completions
 from ds4trio.api.description.door import description
 from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
@@ -89,6 +90,7 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     for door in (
         ops(service),
         chat_completions(service),
+        completions(service),
         messages(service),
         responses_ws(service),
         tokens(service),

@@ -16,6 +16,7 @@ from quart import Quart
 
 from ds4trio import errors
 from ds4trio.api.schemas.chat import ChatRequest
+from ds4trio.api.schemas.completions import CompletionRequest
 from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
@@ -105,6 +106,7 @@ def endpoints(app: Quart) -> Iterator[tuple[str, str]]:
     "kind",
     [
         ChatRequest,
+        CompletionRequest,
         CountTokensRequest,
         MessageRequest,
         ResponseCreate,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from ds4trio.errors import InvalidRequest
+from ds4trio.errors import InvalidRequest, WireError
 
-__all__ = ["TextPart", "asks", "joined_text", "refuse_unsupported"]
+__all__ = ["TextPart", "asks", "joined_text", "params_named", "refuse_unsupported", "stop_texts"]
 
 
 class TextPart(Protocol):
@@ -68,3 +69,23 @@ def refuse_unsupported(asks_too_much: Mapping[str, bool]) -> None:
                 param=field,
                 code="unsupported_parameter",
             )
+
+
+def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """``stop`` as doors take it, one text or several."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+@contextlib.contextmanager
+def params_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors of this block name the fields as the client wrote them.
+
+    Args:
+        names: of a door, by what the waist calls the same.
+    """
+    try:
+        yield
+    except WireError as error:
+        if error.param is not None:
+            error.param = names.get(error.param, error.param)
+        raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from quart import Blueprint, Response, request
 
-from ds4trio.api.chat_completions import _message
+from ds4trio.api.chat_request import read_message
 from ds4trio.api.requests import asks, refuse_unsupported
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
@@ -95,7 +95,7 @@ def _refuse_what_is_not_done(wanted: TokenizeRequest | ApplyTemplateRequest) -> 
 
 def _conversation(wanted: TokenizeRequest | ApplyTemplateRequest) -> GenerationRequest:
     messages = wanted.messages or []
-    return GenerationRequest([_message(one, index) for index, one in enumerate(messages)])
+    return GenerationRequest([read_message(one, index) for index, one in enumerate(messages)])
 
 
 def _piece(piece: Piece) -> dict[str, Any]:

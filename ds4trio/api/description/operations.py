@@ -10,6 +10,7 @@ from typing import Any
 from ds4trio.api.anthropic import OVERLOADED
 from ds4trio.api.description.schemas import COUNT, TEXT, Schema, a_list, an_object
 from ds4trio.api.schemas.chat import ChatRequest
+from ds4trio.api.schemas.completions import CompletionRequest
 from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 
@@ -72,6 +73,7 @@ A_MODEL = an_object("owned_by", id=TEXT, object={"const": "model"}, created=COUN
 A_LIST = {"object": {"const": "list"}}
 
 CHAT = "Chat Completions"
+COMPLETIONS = "Completions"
 MESSAGES = "Anthropic Messages"
 RESPONSES = "Responses"
 TOKENS = "Tokens and templates"
@@ -97,6 +99,19 @@ OPERATIONS: tuple[Operation, ...] = (
         answers=_json_or_events(
             an_object(
                 "choices", "usage", "model", "created", id=TEXT, object={"const": "chat.completion"}
+            )
+        ),
+        names_model=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/completions",
+        COMPLETIONS,
+        "Go on with a text as it is",
+        request=CompletionRequest,
+        answers=_json_or_events(
+            an_object(
+                "choices", "usage", "model", "created", id=TEXT, object={"const": "text_completion"}
             )
         ),
         names_model=True,

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-__all__ = ["ChatRequest", "ContentPart", "Message", "StreamOptions"]
+from ds4trio.api.schemas.drawing import DrawingFields, StopText, StreamOptions
+from ds4trio.api.schemas.tools import NOTHING, FunctionTool, ToolChoiceObject
+
+__all__ = [
+    "NOTHING",
+    "ChatRequest",
+    "ContentPart",
+    "Effort",
+    "Message",
+    "ReasoningOptions",
+    "StopText",
+    "StreamOptions",
+]
 
 Metadata = dict[str, str] | None
 
-StopText = Annotated[str, Meta(max_length=1000)]
-
-NOTHING: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
-"""Fields of this type are refused unless empty, so what they hold is not decoded."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,7 +49,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 
     function: FunctionCall
     id: str | None = None
-    type: str = "function"
+    type: Literal["function"] = "function"
     index: int | None = None
 
 
@@ -59,20 +68,14 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     function_call: msgspec.Raw = NOTHING
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """``include_usage``: send one more chunk with the usage and no choices."""
+class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How much the model may think: by word, or in tokens."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False
-
-
-class ResponseFormat(msgspec.Struct):
-    """Only ``text`` is served so far."""
-
-    type: str
+    effort: Effort | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
 
 
-class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
+class ChatRequest(DrawingFields, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/chat/completions``. The second group goes beyond OpenAI's fields.
 
     The third group is accepted and has no effect on the answer: it concerns accounting, storage or
@@ -80,44 +83,33 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    seed: int | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tool_choice: str | ToolChoiceObject | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
 
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
+    reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=100)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
-    user: str | None = None
     metadata: Metadata = None
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: msgspec.Raw = NOTHING
     prompt_cache_retention: str | None = None
 
-    n: int | None = None
-    response_format: ResponseFormat | None = None
-    tools: msgspec.Raw = NOTHING
-    tool_choice: msgspec.Raw = NOTHING
-    parallel_tool_calls: bool | None = None
     functions: msgspec.Raw = NOTHING
     function_call: msgspec.Raw = NOTHING
     modalities: list[str] | None = None
     audio: msgspec.Raw = NOTHING
     prediction: msgspec.Raw = NOTHING
-    reasoning_effort: str | None = None
+    moderation: msgspec.Raw = NOTHING
     verbosity: str | None = None
     web_search_options: msgspec.Raw = NOTHING
