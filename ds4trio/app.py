@@ -23,6 +23,7 @@ from ds4trio.api.description.door import description
 from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
+from ds4trio.api.responses import responses
 from ds4trio.api.responses_ws import responses_ws
 from ds4trio.api.service import Service
 from ds4trio.api.tokens import tokens
@@ -92,6 +93,7 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
         chat_completions(service),
         completions(service),
         messages(service),
+        responses(service),
         responses_ws(service),
         tokens(service),
         description(),
@@ -101,8 +103,15 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
 
     @app.before_serving
     async def start() -> None:
+        service.nursery = app.nursery
+        await service.store.give_up_unfinished()
         app.nursery.start_soon(_load_and_run, service, load or load_generator)
         app.nursery.start_soon(_end_answers_in_time, service)
+
+    @app.after_serving
+    async def end() -> None:
+        service.nursery = None
+        await service.store.aclose()
 
     return app
 

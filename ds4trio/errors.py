@@ -238,7 +238,7 @@ class ServerStopping(ServerError):
 
 
 class StoreUnavailable(ServerError):
-    """Responses cannot be stored or read: the disk is full or broken, or the operator wants none."""
+    """Responses cannot be stored or read: the disk fails, or the operator wants none."""
 
     status = 503
     code = "store_unavailable"

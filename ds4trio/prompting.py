@@ -209,7 +209,9 @@ class PromptWriter:
         messages = dialect.messages(request.messages, tools)
         switches = dialect.switches(request.reasoning.effort) | dict(request.template_switches)
         told = dialect.template_tools(tools.known if tools.choice != "none" else ())
-        variables: dict[str, Any] = {dialect.tools_variable: told} if told and dialect.tools_variable else {}
+        variables: dict[str, Any] = (
+            {dialect.tools_variable: told} if told and dialect.tools_variable else {}
+        )
         if request.continues:
             return self._unfinished(messages, switches, variables)
         segments = self._template.render(messages, switches=switches, **variables)

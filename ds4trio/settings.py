@@ -153,6 +153,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, le=525600, description="minutes after which a WebSocket takes no more requests"),
     ] = 60.0
+    store: Annotated[
+        str,
+        Meta(
+            description="file that responses are stored in; `auto` is one for each port in the "
+            "cache folder, `memory` forgets them when the server ends, `off` stores none"
+        ),
+    ] = "auto"
+    store_max_mb: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="most megabytes of stored responses; the oldest go"),
+    ] = 256
+    store_max_days: Annotated[
+        float,
+        Meta(gt=0, le=36_500, description="days after which a stored response goes, if unused"),
+    ] = 30.0
     max_connections: Annotated[
         int, Meta(ge=1, description="most connections at once; more are closed unread")
     ] = 4096

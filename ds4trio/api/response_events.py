@@ -67,6 +67,11 @@ class ResponseEvents:
         self._open: _Open | None = None
         self._unsaid: list[dict[str, Any]] = []  # log-probabilities of tokens without text yet
 
+    @property
+    def ended(self) -> bool:
+        """The response has had its last event."""
+        return self.response["status"] not in ("queued", "in_progress")
+
     def begin(self, *, queued: bool = False) -> list[Event]:
         """Created, and in progress; or queued, and ``started`` must follow."""
         if queued:

@@ -13,7 +13,7 @@ from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.errors import ContextLengthExceeded, InvalidRequest, WireError
 from ds4trio.generate import GenerationRequest, Generator, Prompt, Sampling
 
-__all__ = ["Asked", "counted", "prepare_response", "wants_logprobs"]
+__all__ = ["Asked", "count_response", "prepare_response", "wants_logprobs"]
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -81,24 +81,8 @@ async def prepare_response(
     Raises:
         WireError: as ``Generator.prepare``, with the names that fields have in this API.
     """
-    refuse_unsupported(_asks_too_much(wanted))
-    for value in wanted.include or ():
-        if value not in INCLUDABLE:
-            raise InvalidRequest(f"include does not know {value[:100]!r}", param="include")
-    held = {item["id"]: item for item in previous.items} if previous else {}
-    items = read_input(wanted, {**held, **(known or {})})
-    request = GenerationRequest(
-        sampling=replace(Sampling.of(wanted), logprobs=wants_logprobs(wanted)),
-        tools=tools_of(wanted),
-        format=format_of(wanted),
-        reasoning=reasoning_of(wanted),
-        template_switches=wanted.chat_template_kwargs or {},
-        max_tokens=wanted.max_output_tokens,
-        stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
-        cache_salt=cache_salt,
-        user=user,
-        adapter=adapter,
-    )
+    items, request = _read(wanted, previous, known)
+    request = replace(request, cache_salt=cache_salt, user=user, adapter=adapter)
     conversation = (*(previous.items if previous else ()), *items)
     instructions = wanted.instructions or ""
     try:
@@ -114,10 +98,44 @@ async def prepare_response(
         raise
 
 
-def counted(wanted: InputTokens) -> ResponseCreate:
-    """The request whose prompt is counted."""
+async def count_response(generator: Generator, wanted: InputTokens, previous: Turn | None) -> int:
+    """How many tokens the input of a request has, with all that the model is told before it.
+
+    Raises:
+        WireError: as ``prepare_response``.
+    """
     names = [name for name in InputTokens.__struct_fields__ if name in _SHARED]
-    return ResponseCreate(**{name: getattr(wanted, name) for name in names})
+    created = ResponseCreate(**{name: getattr(wanted, name) for name in names})
+    items, request = _read(created, previous)
+    conversation = (*(previous.items if previous else ()), *items)
+    try:
+        return await generator.count(
+            _with_messages(request, created.instructions or "", conversation)
+        )
+    except WireError as error:
+        error.param = _PARAMS.get(error.param, error.param)
+        raise
+
+
+def _read(
+    wanted: ResponseCreate, previous: Turn | None, known: Mapping[str, Item] | None = None
+) -> tuple[tuple[Item, ...], GenerationRequest]:
+    """The items of a request, and all that it asks of the generator but its messages."""
+    refuse_unsupported(_asks_too_much(wanted))
+    for value in wanted.include or ():
+        if value not in INCLUDABLE:
+            raise InvalidRequest(f"include does not know {value[:100]!r}", param="include")
+    held = {item["id"]: item for item in previous.items} if previous else {}
+    items = read_input(wanted, {**held, **(known or {})})
+    return items, GenerationRequest(
+        sampling=replace(Sampling.of(wanted), logprobs=wants_logprobs(wanted)),
+        tools=tools_of(wanted),
+        format=format_of(wanted),
+        reasoning=reasoning_of(wanted),
+        template_switches=wanted.chat_template_kwargs or {},
+        max_tokens=wanted.max_output_tokens,
+        stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
+    )
 
 
 _SHARED = frozenset(InputTokens.__struct_fields__) & frozenset(ResponseCreate.__struct_fields__)

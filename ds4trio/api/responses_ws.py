@@ -21,12 +21,12 @@ def responses_ws(service: Service) -> Blueprint:
     """The door, as a blueprint."""
     blueprint = Blueprint("responses_ws", __name__)
 
-    @blueprint.route("/v1/responses", methods=["GET", "POST"])
+    @blueprint.get("/v1/responses")
     async def not_a_websocket() -> Response:
         response = error_response(
             UpgradeRequired(
-                "responses are served over a WebSocket here (client.responses.connect()); "
-                "over plain HTTP use POST /v1/chat/completions"
+                "GET /v1/responses is a WebSocket (client.responses.connect()); "
+                "over plain HTTP use POST"
             )
         )
         response.headers["Upgrade"] = "websocket"

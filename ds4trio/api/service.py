@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import trio
 
+from ds4trio.api.stored.runs import Runs
+from ds4trio.api.stored.store import ResponseStore
 from ds4trio.errors import ModelNotFound, ServerLoading, ServerStopping
 from ds4trio.generate import Generator
+from ds4trio.models.cache import cache_folder
 from ds4trio.settings import Settings
 
 __all__ = ["Served", "Service"]
@@ -34,6 +37,9 @@ class Service:
     Attributes:
         settled: set once it is ready or failed.
         stopping: set when the server has been told to stop.
+        store: responses that outlive their connection.
+        runs: those being written in the background.
+        nursery: of the server, for tasks that outlive a connection; there while it serves.
         failed: set when there is no hope left: the model could not be loaded, or the engine's task
             has ended. ``failure`` then says why in one line.
     """
@@ -46,11 +52,29 @@ class Service:
         self.stopping = trio.Event()
         self.failed = trio.Event()
         self.failure: str | None = None
+        self.nursery: trio.Nursery | None = None
+        self.store = ResponseStore(
+            _store_path(settings),
+            most_bytes=settings.store_max_mb * 1_000_000,
+            most_seconds=settings.store_max_days * 86_400,
+        )
+        self.runs = Runs(self.store)
         self._generator: Generator | None = None
 
     @property
     def ready(self) -> bool:
         return self._generator is not None and not self.failed.is_set()
+
+    @property
+    def server_nursery(self) -> trio.Nursery:
+        """For tasks that outlive a connection.
+
+        Raises:
+            ServerStopping: there is none any more.
+        """
+        if self.nursery is None or self.stopping.is_set():
+            raise ServerStopping("the server is stopping")
+        return self.nursery
 
     @property
     def generator(self) -> Generator:
@@ -102,3 +126,15 @@ class Service:
         raise ModelNotFound(
             f"the model {name[:200]!r} is not served here; what is: {known}", param="model"
         )
+
+
+def _store_path(settings: Settings) -> str | None:
+    match settings.store:
+        case "off":
+            return None
+        case "memory":
+            return ":memory:"
+        case "auto":
+            return str(cache_folder() / "responses" / f"{settings.port}.sqlite")
+        case path:
+            return path

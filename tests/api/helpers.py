@@ -372,7 +372,9 @@ async def serving_script(
     engine: FakeEngine | None = None, *, load: Load | None = None, wait: bool = True, **fields: Any
 ) -> AsyncIterator[Api]:
     """A server whose engine speaks a script; ``fields`` are settings."""
-    settings = Settings(**{"model": "scripted", "shutdown_timeout": 0.5, **fields})
+    settings = Settings(
+        **{"model": "scripted", "store": "memory", "shutdown_timeout": 0.5, **fields}
+    )
     used = ScriptedEngine() if engine is None else engine
 
     def load_script(settings: Settings) -> tuple[Generator, str]:
@@ -391,6 +393,7 @@ async def serving_tiny(folder: Path, **fields: Any) -> AsyncIterator[Api]:
         "dtype": "float32",
         "kv_memory": "8MiB",
         "shutdown_timeout": 0.5,
+        "store": "memory",
     }
     settings = Settings(**{"model": str(folder), **defaults, **fields})
 

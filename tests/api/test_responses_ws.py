@@ -10,6 +10,7 @@ import trio
 from openai.types import responses as openai_types
 from pydantic import BaseModel
 
+from ds4trio.api.lanes.lane import MAX_WAITING
 from tests.api.helpers import (
     ENDLESS,
     FINAL_EVENTS,
@@ -303,16 +304,13 @@ async def test_too_many_waiting_requests_are_refused_and_the_others_answered() -
         await socket.create(metadata={"number": "0"})
         async with api.step_held(engine):
             await socket.until_type("response.in_progress")
-            for number in range(1, 25):
+            for number in range(1, 1 + MAX_WAITING + 8):
                 await socket.create(metadata={"number": f"{number}"})
-            refused = 0
-            # Errors come at once, though the running response says nothing.
-            while refused < 25 - 17:
+            for _ in range(8):  # errors come at once, though the running response says nothing
                 assert_error_event(await socket.event(), 400, "websocket_stream_limit_reached")
-                refused += 1
-        responses = [await socket.finish() for _ in range(25 - refused)]
+        responses = [await socket.finish() for _ in range(1 + MAX_WAITING)]
         numbers = [int(response["metadata"]["number"]) for response in responses]
-        assert numbers == list(range(25 - refused))
+        assert numbers == list(range(1 + MAX_WAITING))
         await usable(socket)
 
 

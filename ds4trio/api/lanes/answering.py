@@ -27,16 +27,19 @@ from ds4trio.api.lanes.steering import (
     read_steer,
     with_steers,
 )
-from ds4trio.api.requests import refuse_unsupported
 from ds4trio.api.response_events import Event, ResponseEvents
 from ds4trio.api.response_request import Asked, prepare_response
 from ds4trio.api.schemas.responses import ResponseCreate, ResponseSteer
 from ds4trio.api.service import Service
+from ds4trio.api.stored.runs import ResponseRun, record_of
+from ds4trio.api.stored.store import owner_of
+from ds4trio.api.wire import encode
 from ds4trio.errors import (
     ClientStalled,
     InternalError,
     InvalidRequest,
     PreviousResponseNotFound,
+    StoreUnavailable,
     WireError,
 )
 from ds4trio.generate import Finished
@@ -74,6 +77,7 @@ class Answering:
         self._outbox = outbox
         self._who = who
         self._kept = Kept(service.settings.max_body_bytes)
+        self._owner = owner_of(tenant(socket, None))
         self._running: dict[str, Run] = {}
         self._ended: OrderedDict[str, bool] = OrderedDict()
         self._pending: dict[str, tuple[str | None, list[Steer]]] = {}
@@ -102,10 +106,14 @@ class Answering:
     async def _answer(self, lane: Lane, run: Run) -> None:
         before = run.wanted.previous_response_id
         brought = self._brought(lane, before)
-        ready = await self._prepare(with_steers(run.wanted, brought), self._earlier(before))
+        earlier = await self._earlier(before)
+        ready = await self._prepare(with_steers(run.wanted, brought), earlier)
         if before is not None and brought:
             del self._pending[before]
         while True:
+            if ready.wanted.background:
+                await self._in_background(lane, run, ready)
+                return
             turn = await self._respond(lane, run, ready)
             steers = run.take_steers()
             if turn is None or not steers:
@@ -119,7 +127,13 @@ class Answering:
                 return
 
     async def _prepare(self, wanted: ResponseCreate, previous: Turn | None) -> _Asked:
-        refuse_unsupported({"background": bool(wanted.background)})
+        store = self._service.store
+        if wanted.background and (wanted.store is False or wanted.only_warms):
+            raise InvalidRequest(
+                "background needs store: true, and something to generate", param="background"
+            )
+        if (wanted.background or wanted.store) and not store.keeps:
+            raise StoreUnavailable("this server stores no responses (--store off)")
         model = self._service.find_model(wanted.model)
         asked = await prepare_response(
             self._service.generator,
@@ -139,13 +153,14 @@ class Answering:
         Returns:
             The turn if another response may follow by itself.
         """
-        events = ResponseEvents(ready.wanted, ready.model, stream_id=lane.name)
+        events = self._events(lane, ready)
         run.begin(events.id, Voice(self._outbox, lane.name))
         self._running[events.id] = run
         items = Items()
+        said: list[Event] = []
         try:
-            await run.voice.say(*events.begin())
-            last = await self._generate(run, ready, events, items)
+            await self._say(run, events.begin(), said)
+            last = await self._generate(run, ready, events, items, said)
         finally:
             # what is steered from here on comes too late
             del self._running[events.id]
@@ -156,6 +171,8 @@ class Answering:
         if status != "failed":
             turn = Turn.of(events.response, ready.asked.input, ready.asked.previous)
             forgotten = self._kept.keep(lane.name, turn)
+        if events.response["store"]:
+            await self._store(events, ready, said, last)
         await run.voice.say(*last)
         for response_id in forgotten:
             await self._give_up(response_id)
@@ -169,7 +186,12 @@ class Answering:
         return turn
 
     async def _generate(
-        self, run: Run, ready: _Asked, events: ResponseEvents, items: Items
+        self,
+        run: Run,
+        ready: _Asked,
+        events: ResponseEvents,
+        items: Items,
+        said: list[Event],
     ) -> list[Event]:
         """All but the last events, which are returned."""
         generator, prompt = self._service.generator, ready.asked.prompt
@@ -189,7 +211,7 @@ class Answering:
                         return self._stopped(run, ready, events)
                     items.take(event)
                     run.begun_item = items.begun
-                    await run.voice.say(*events.take(event))
+                    await self._say(run, events.take(event), said)
         except WireError as error:
             run.stop(error)
             return events.failed(error)
@@ -202,17 +224,77 @@ class Answering:
 
     # -- conversations
 
-    def _earlier(self, previous: str | None) -> Turn | None:
+    async def _earlier(self, previous: str | None) -> Turn | None:
         if previous is None:
             return None
         turn = self._kept.find(previous)
         if turn is None:
+            turn = await self._service.store.turn(self._owner, previous)
+        if turn is None:
             raise PreviousResponseNotFound(
-                f"this connection does not hold the response {previous[:100]!r}; "
+                f"neither this connection nor the store has the response {previous[:100]!r}; "
                 "please send the whole conversation as input",
                 param="previous_response_id",
             )
         return turn
+
+    def _events(self, lane: Lane, ready: _Asked) -> ResponseEvents:
+        stored = ready.wanted.store is not False and self._service.store.keeps
+        return ResponseEvents(ready.wanted, ready.model, stored=stored, stream_id=lane.name)
+
+    async def _say(self, run: Run, told: list[Event], said: list[Event]) -> None:
+        said.extend(told)
+        await run.voice.say(*told)
+
+    async def _store(
+        self, events: ResponseEvents, ready: _Asked, said: list[Event], last: list[Event]
+    ) -> None:
+        """Store a response before its last event is told. A disk that fails takes nothing from
+        who hears it; the connection holds the response anyway."""
+        previous = ready.asked.previous.id if ready.asked.previous else None
+        told = map(encode, [*said, *last])
+        record = record_of(events, ready.asked, told, previous=previous)
+        with contextlib.suppress(StoreUnavailable):  # which the store has logged
+            await self._service.store.put(self._owner, record)
+
+    # -- in the background
+
+    async def _in_background(self, lane: Lane, run: Run, ready: _Asked) -> None:
+        """A response that goes on when the connection is lost; here it is only followed."""
+        service, events = self._service, self._events(lane, ready)
+        written = await service.runs.start(
+            service.server_nursery, service.generator, self._owner, events, ready.asked
+        )
+        run.begin(events.id, Voice(self._outbox, lane.name))
+        self._running[events.id] = run
+        try:
+            await self._follow(run, written)
+        finally:
+            del self._running[events.id]
+        self._remember(events.id, completed=events.response["status"] == "completed")
+
+    async def _follow(self, run: Run, written: ResponseRun) -> None:
+        """Say its events. The store has it before the last one is said.
+
+        Raises:
+            WireError: the connection ends before it does.
+        """
+        count = 0
+        async with contextlib.aclosing(written.follow()) as said:
+            while True:
+                event = await run.wait_for(functools.partial(anext, said, None))
+                if event is None:
+                    break
+                await self._outbox.send_text(event.decode())
+                count += 1
+        if isinstance(run.stopped, WireError):
+            raise run.stopped  # it goes on, and can be followed over HTTP
+        if run.stopped is None:
+            return
+        written.cancel()
+        async with contextlib.aclosing(written.follow(count - 1)) as rest:
+            async for event in rest:
+                await self._outbox.send_text(event.decode())
 
     def _remember(self, response_id: str, *, completed: bool) -> None:
         self._ended[response_id] = completed
@@ -253,6 +335,8 @@ class Answering:
                     return "response_already_completed", "the response has ended"
                 case False:
                     return "response_not_active", "the response has ended"
+        if run.wanted.background:
+            return "steering_not_supported", "a response in the background cannot be steered"
         if run.wanted.only_warms:
             return "steering_not_supported", "with generate: false there is no output to steer"
         if run.stopped not in (None, "steered"):

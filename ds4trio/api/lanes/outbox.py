@@ -53,7 +53,14 @@ class Outbox:
         Raises:
             ClientStalled: the client has read nothing for too long.
         """
-        frame = encode(event).decode()
+        await self.send_text(encode(event).decode())
+
+    async def send_text(self, frame: str) -> None:
+        """Send an event that is JSON already.
+
+        Raises:
+            ClientStalled: as ``send``.
+        """
         # closed: all that mattered was said, and the close frame is on its way
         with contextlib.suppress(trio.ClosedResourceError):
             try:

@@ -1,4 +1,4 @@
-"""The file that responses are kept in: SQLite, in its write-ahead mode, used by one thread at a time.
+"""The file that responses are kept in: SQLite with a write-ahead log, one thread at a time.
 
 Each response has its own input and output only; the conversation before it is found through the
 response that it continues. One that its owner deleted stays, unseen, while others continue it.
@@ -223,4 +223,3 @@ class _Transaction:
 
 def _unpacked(packed: bytes) -> Record:
     return msgspec.json.decode(zlib.decompress(packed), type=Record)
-

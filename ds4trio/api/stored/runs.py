@@ -19,7 +19,7 @@ from ds4trio.api.response_request import Asked
 from ds4trio.api.stored.database import Record
 from ds4trio.api.stored.store import ResponseStore
 from ds4trio.api.wire import encode
-from ds4trio.errors import StoreUnavailable, WireError
+from ds4trio.errors import InternalError, StoreUnavailable, WireError
 from ds4trio.generate import Generator
 
 __all__ = ["ResponseRun", "Runs", "record_of"]
@@ -108,11 +108,7 @@ class ResponseRun:
         async with contextlib.aclosing(generator.generate(prompt)) as generated:
             while not self._cancelled:
                 with trio.CancelScope() as self._waiting:
-                    try:
-                        event = await anext(generated)
-                    except StopAsyncIteration:
-                        raise AssertionError("every answer ends with Finished") from None
-                    told = events.take(event)
+                    told = events.take(await anext(generated))
                     if events.ended:
                         return told
                     self._say(told)
@@ -125,8 +121,6 @@ class ResponseRun:
 
 
 def _ours(error: Exception) -> WireError:
-    from ds4trio.errors import InternalError
-
     _log.error("a response failed for a reason that is ours", exc_info=error)
     return InternalError("the server failed; its log says why")
 

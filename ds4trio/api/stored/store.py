@@ -38,9 +38,8 @@ class ResponseStore:
 
     def __init__(self, path: str | None, *, most_bytes: int, most_seconds: float) -> None:
         self._path = path
-        self._open = lambda: Database(
-            path or ":memory:", most_bytes=most_bytes, most_seconds=most_seconds
-        )
+        self._most_bytes = most_bytes
+        self._most_seconds = most_seconds
         self._database: Database | None = None
         self._one_at_a_time = trio.CapacityLimiter(1)
 
@@ -117,7 +116,11 @@ class ResponseStore:
         """In a worker thread, one at a time."""
         try:
             if self._database is None:
-                self._database = self._open()
+                self._database = Database(
+                    self._path or ":memory:",
+                    most_bytes=self._most_bytes,
+                    most_seconds=self._most_seconds,
+                )
             return work(self._database)
         except (sqlite3.Error, OSError, zlib.error, msgspec.DecodeError) as error:
             _log.error("the file of responses, %s, cannot be used: %s", self._path, error)
