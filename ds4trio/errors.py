@@ -9,6 +9,7 @@ Ds4TrioError
 |   |   +-- PreviousResponseNotFound 400 previous_response_not_found
 |   |   +-- StreamLimitReached       400 websocket_stream_limit_reached
 |   |   +-- TokenOutOfVocabulary     400 token_out_of_vocabulary
+|   |   +-- GrammarFailed            400 grammar_failed
 |   +-- InvalidApiKey            401 invalid_api_key
 |   +-- OriginNotAllowed         403 origin_not_allowed
 |   +-- NotFound                 404 not_found
@@ -44,6 +45,7 @@ __all__ = [
     "EngineDied",
     "EngineLost",
     "EngineMisuse",
+    "GrammarFailed",
     "InternalError",
     "InvalidApiKey",
     "InvalidRequest",
@@ -151,6 +153,12 @@ class TokenOutOfVocabulary(InvalidRequest):
     """A token id is negative or not below the model's vocabulary size."""
 
     code = "token_out_of_vocabulary"
+
+
+class GrammarFailed(InvalidRequest):
+    """The answer cannot be held to the format that was asked for any further."""
+
+    code = "grammar_failed"
 
 
 class InvalidApiKey(RequestError):

@@ -54,6 +54,8 @@ class FakeRunner:
         in_step: set while a step is in its thread.
         speak: the next token of a sequence after all of its tokens.
         guesses: it finds guesses for rows that may carry any.
+        prepared: the grammars that it was told of.
+        faults: sequences that fail when they draw, and why.
     """
 
     def __init__(self, info: EngineInfo) -> None:
@@ -66,10 +68,15 @@ class FakeRunner:
         self.in_step = threading.Event()
         self.speak: Callable[[Opening, Sequence[int]], int] = lambda _, tokens: next_token(tokens)
         self.guesses = True
+        self.prepared: list[str] = []
+        self.faults: dict[int, str] = {}
         self._cache = [[NOTHING] * info.page_size for _ in range(info.total_pages)]
         self._sequences: dict[int, Opening] = {}
         self._lengths: dict[int, int] = {}
         self._broken = False
+
+    def prepare_grammar(self, grammar: str) -> None:
+        self.prepared.append(grammar)
 
     def step(self, command: Command) -> Ran:
         assert not self.in_step.is_set(), "two steps at once"
@@ -114,6 +121,11 @@ class FakeRunner:
             tuple(tuple(map(SampledToken, sampled)) for _, _, sampled in changes),
             seconds=0.001,
             guessed=tuple(row.draft * self.guesses for row in command.rows),
+            faults={
+                place: self.faults[row.sequence]
+                for place, row in enumerate(command.rows)
+                if row.sample and row.sequence in self.faults
+            },
         )
 
     def _evaluate(self, row: Row, *, spoil: bool) -> tuple[Opening, int, list[int]]:

@@ -93,6 +93,11 @@ class Coalescer:
     def info(self) -> EngineInfo:
         return self._engine.info
 
+    def prepare_grammar(self, grammar: str) -> None:
+        """A session with this grammar will come. Tells the engine, which compiles it meanwhile.
+        Writes to a pipe; for worker threads."""
+        self._engine.prepare_grammar(grammar)
+
     @property
     def sessions(self) -> int:
         """Slots taken."""

@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import IO, Any
 
-from ds4trio.engine.messages import Failed, NotStarted, Started, Void, receive, send
+from ds4trio.engine.messages import Failed, NotStarted, PrepareGrammar, Started, Void, receive, send
 from ds4trio.engine.step import Command
 from ds4trio.errors import ModelUnavailable, StepVoid
 
@@ -67,7 +67,10 @@ def _serve(inbox: queue.SimpleQueue[Any], answers: IO[bytes]) -> None:
         return
     send(answers, Started(runner.info))
     while True:
-        command: Command = inbox.get()
+        command: Command | PrepareGrammar = inbox.get()
+        if isinstance(command, PrepareGrammar):
+            runner.prepare_grammar(command.grammar)
+            continue
         answer: object
         try:
             answer = runner.step(command)

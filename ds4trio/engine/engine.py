@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from llguidance import LLTokenizer
 
 from ds4trio.engine.ledger import Ledger
 from ds4trio.engine.runner import Runner
@@ -20,7 +21,7 @@ class Engine(Ledger):
 
     Args:
         config, weights, device, dtype, batch_invariant, context_length, kv_memory,
-            page_size, threads, graphs, adapters: as for ``Runner``.
+            page_size, threads, graphs, adapters, grammar_tokens: as for ``Runner``.
         prefix_cache: keep full pages for sequences that begin with the same tokens.
 
     Attributes:
@@ -45,6 +46,7 @@ class Engine(Ledger):
         prefix_cache: bool = True,
         graphs: bool = True,
         adapters: Sequence[Adapter] = (),
+        grammar_tokens: Callable[[], LLTokenizer] | None = None,
     ) -> None:
         self.runner = Runner(
             config,
@@ -58,5 +60,6 @@ class Engine(Ledger):
             threads=threads,
             graphs=graphs,
             adapters=adapters,
+            grammar_tokens=grammar_tokens,
         )
         super().__init__(InTurn(self.runner), prefix_cache=prefix_cache)

@@ -93,6 +93,10 @@ class EngineLike(Protocol):
         """The step failed or was not run: its sequences are as they were before it."""
         ...
 
+    def prepare_grammar(self, grammar: str) -> None:
+        """As ``RunnerLike.prepare_grammar``."""
+        ...
+
     def watch(self) -> bool:
         """As ``RunnerLike.watch``. Blocks; for a worker thread."""
         ...
@@ -131,6 +135,13 @@ class RunnerLike(Protocol):
 
     def leave_out(self, number: int) -> None:
         """The command of this number does not come, if it has not come: go on without it."""
+        ...
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """A sequence with this grammar will come: compile it beside the steps that run meanwhile.
+
+        It need not be asked for, but then rows wait for it. Any thread may call it.
+        """
         ...
 
     def watch(self) -> bool:

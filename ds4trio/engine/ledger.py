@@ -28,6 +28,7 @@ from ds4trio.engine.step import (
 )
 from ds4trio.errors import (
     EngineMisuse,
+    GrammarFailed,
     InternalError,
     ServerBusy,
     TokenOutOfVocabulary,
@@ -213,11 +214,18 @@ class Ledger:
         if step.command.number != next(iter(self._in_flight), None):
             raise EngineMisuse("steps are committed in the order of their preparation")
         work = self._in_flight.pop(step.command.number)
-        accepted: dict[int, Evaluated] = {}
+        accepted: dict[int, Evaluated | Refused] = {}
         guesses = ran.guessed or (0,) * len(work)
-        for done, sampled, guessed in zip(work, ran.sampled, guesses, strict=True):
+        rows = zip(work, ran.sampled, guesses, strict=True)
+        for row, (done, sampled, guessed) in enumerate(rows):
             account, item = done.account, done.item
-            accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed)
+            if row in ran.faults:
+                fault = GrammarFailed(
+                    f"the answer cannot be held to its format any further: {ran.faults[row]}"
+                )
+                accepted[item.sequence] = Refused(item.sequence, fault)
+            else:
+                accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed)
             if self._sequences.get(item.sequence) is account:
                 account.committed(item, sampled)
                 self._share_full_pages(item.sequence, account)
@@ -247,6 +255,10 @@ class Ledger:
         self._reset = True
         self._closed.clear()
         self._opened = dict.fromkeys(self._sequences)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """Have a grammar compiled before a sequence is opened with it. Any thread may call it."""
+        self._runner.prepare_grammar(grammar)
 
     def watch(self) -> bool:
         """Wait until the runner has died; False when it was stopped instead. Blocks."""

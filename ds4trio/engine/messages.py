@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from ds4trio.engine.step import EngineInfo
 
-__all__ = ["Failed", "NotStarted", "Started", "Void", "receive", "send"]
+__all__ = ["Failed", "NotStarted", "PrepareGrammar", "Started", "Void", "receive", "send"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -31,6 +31,13 @@ class NotStarted:
     """The first answer: the model cannot be loaded, for a reason that fits in a line."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareGrammar:
+    """A sequence with this grammar will come. Between commands; it has no answer."""
+
+    grammar: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import ds4trio
-from ds4trio.engine.messages import NotStarted, Started, Void, receive, send
+from ds4trio.engine.messages import NotStarted, PrepareGrammar, Started, Void, receive, send
 from ds4trio.engine.spec import RunnerSpec
 from ds4trio.engine.step import Command, EngineInfo, Ran
 from ds4trio.engine.turns import Turns
@@ -102,6 +102,15 @@ class ProcessRunner:
         self._sending.leave_out(number)
         self._answering.leave_out(number)
 
+    def prepare_grammar(self, grammar: str) -> None:
+        """Tell the process, if there is one; one that is started later compiles it when a sequence
+        is opened with it."""
+        with self._changing:
+            child = self._child if self.ready else None
+        if child is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended, as a command will find
+                child.tell(PrepareGrammar(grammar))
+
     def stop(self) -> None:
         """End the process, in the middle of a step if need be."""
         with self._changing:
@@ -142,7 +151,7 @@ class ProcessRunner:
             raise EngineDied("the engine's process has ended")
         child = self._child or self._start_again()
         with contextlib.suppress(OSError, ValueError):  # it has ended, as its answer will say
-            send(child.commands, command)
+            child.tell(command)
         return child
 
     def _answer(self, child: _Child) -> Ran:
@@ -209,9 +218,15 @@ class _Child:
         assert self.process.stdout is not None
         self.commands: IO[bytes] = self.process.stdin
         self.answers: IO[bytes] = self.process.stdout
+        self._telling = threading.Lock()
         self._ended = weakref.finalize(self, _end, self.process, threading.Lock())
         with contextlib.suppress(OSError):  # it has ended already, as started() will say
-            send(self.commands, spec)
+            self.tell(spec)
+
+    def tell(self, message: object) -> None:
+        """Send it a message, as one piece. Raises OSError or ValueError when it has ended."""
+        with self._telling:
+            send(self.commands, message)
 
     def started(self) -> EngineInfo:
         """Wait until the model is loaded. Raises ModelUnavailable or EngineDied if it is not."""

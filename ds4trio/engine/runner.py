@@ -6,15 +6,17 @@ import itertools
 import logging
 import time
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from llguidance import LLTokenizer
 
 from ds4trio.engine.adapters import ActiveAdapters
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
+from ds4trio.engine.grammar import Bound, Grammars, Mask
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
@@ -42,6 +44,7 @@ class _Sequence:
         bias: of how it draws.
         adapter: the name of the one it has; empty for none.
         lookup: finds guesses; made when the first ones are asked for.
+        bound: to its grammar, if it has one.
     """
 
     sampling: SamplingParams
@@ -51,6 +54,7 @@ class _Sequence:
     bias: Bias | None
     adapter: str
     lookup: Lookup | None = None
+    bound: Bound | None = None
 
     def guesses(self, last: int, most: int) -> list[int]:
         """What may follow ``last``, the token that waits."""
@@ -121,6 +125,8 @@ class Runner:
         keep_in: folder for the packed form of exactly these weights; None keeps it nowhere.
         graphs: record decode steps and replay them, where attention has kernels for CUDA.
         adapters: that sequences may have.
+        grammar_tokens: makes the vocabulary for grammars, when the first one comes; without it
+            every sequence that has a grammar fails.
 
     Raises:
         ModelUnavailable: the weights do not fit the config, the device or dtype is unknown or not
@@ -143,6 +149,7 @@ class Runner:
         keep_in: Path | None = None,
         graphs: bool = True,
         adapters: Sequence[Adapter] = (),
+        grammar_tokens: Callable[[], LLTokenizer] | None = None,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -204,6 +211,7 @@ class Runner:
                     record=CudaRecorder(place),
                 )
         self._sequences: dict[int, _Sequence] = {}
+        self._grammars = Grammars(grammar_tokens, config.vocab_size)
         self._broken = False
         self._device = place
         load_kernels(place)
@@ -222,6 +230,10 @@ class Runner:
             _log.info("--batch-invariant: %s", cost_of_invariance(kind, place))
             if not is_native(kind, place):
                 require_invariance(self.decoder, self._attention, self.info, place)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """Begin to compile it. Returns at once; any thread may call it."""
+        self._grammars.begin(grammar)
 
     @torch.inference_mode()
     def step(self, command: Command) -> Ran:
@@ -249,9 +261,11 @@ class Runner:
                 new.pending,
                 Bias.of(new.sampling),
                 new.adapter,
+                bound=self._grammars.bind(new.sampling.grammar) if new.sampling.grammar else None,
             )
         batch = [self._work(row) for row in command.rows]
-        sampled = self._evaluate(batch) if batch else []
+        faults: dict[int, str] = {}
+        sampled = self._evaluate(batch, faults) if batch else []
         for work, tokens in zip(batch, sampled, strict=True):
             certain = len(work.tokens) - work.guessed
             work.sequence.tokens.extend(work.tokens[:certain])
@@ -263,6 +277,7 @@ class Runner:
             sampled=tuple(sampled),
             seconds=time.perf_counter() - began,
             guessed=tuple(work.guessed for work in batch),
+            faults=faults,
         )
 
     def _work(self, row: Row) -> _Work:
@@ -278,9 +293,14 @@ class Runner:
         span = Span([*sequence.pages, *row.pages], len(sequence.tokens), len(tokens))
         return _Work(row, sequence, tokens, len(guesses), span)
 
-    def _evaluate(self, batch: Sequence[_Work]) -> list[tuple[SampledToken, ...]]:
+    def _evaluate(
+        self, batch: Sequence[_Work], faults: dict[int, str]
+    ) -> list[tuple[SampledToken, ...]]:
         """Run the network and the sampler. Writes only to positions that are not committed, those
         of guesses among them: what comes next is written over guesses that did not hold.
+
+        Args:
+            faults: gets the rows whose grammar has failed. They draw as if they had none.
 
         Returns:
             The tokens that came of each row.
@@ -293,15 +313,44 @@ class Runner:
         for i in order:
             rows.extend(batch[i].tokens)
             wanted.extend(range(len(rows) - len(draws[i]), len(rows)))
+        masks = self._masks(batch, draws)
         self._adapters.groups = self._adapted([batch[i] for i in order])
         logits = self._logits(rows, [spans[i] for i in order], wanted)
         sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
+        for i, found in masks():
+            if isinstance(found, Exception):
+                faults[i] = str(found) or type(found).__name__
+            else:
+                draws[i] = [
+                    replace(draw, mask=mask) for draw, mask in zip(draws[i], found, strict=True)
+                ]
         if wanted:
             every = [draw for i in order for draw in draws[i]]
             drawn = iter(sample(logits, every, row_by_row=self._row_by_row))
             for i in order:
                 sampled[i] = batch[i].held(list(itertools.islice(drawn, len(draws[i]))))
         return sampled
+
+    def _masks(
+        self, batch: Sequence[_Work], draws: Sequence[Sequence[Draw]]
+    ) -> Callable[[], Iterable[tuple[int, list[Mask] | Exception]]]:
+        """Begin to work out what the rows' grammars allow, while the network runs.
+
+        Returns:
+            What waits for it: for each row that has a grammar and draws, one mask per draw, or why
+            there is none.
+        """
+        rows: list[int] = []
+        wanted: list[tuple[Bound, array[int], int]] = []
+        for i, (work, own) in enumerate(zip(batch, draws, strict=True)):
+            if work.sequence.bound is not None and own:
+                output = own[-1].history[own[-1].params.prompt_length :]
+                rows.append(i)
+                wanted.append((work.sequence.bound, output, len(own) - 1))
+        if not rows:
+            return tuple
+        coming = self._grammars.masks(wanted)
+        return lambda: zip(rows, coming.result(), strict=True)
 
     def _adapted(self, batch: Sequence[_Work]) -> list[tuple[str, torch.Tensor]]:
         """The rows of each adapter in a step of these."""

@@ -7,13 +7,14 @@ that nobody pays for what a neighbour asked.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from ds4trio.engine.draw import Bias, Draw
 from ds4trio.engine.step import SampledToken, SamplingParams
 from ds4trio.engine.stream import uniform
 
@@ -24,49 +25,6 @@ CANDIDATES = 128
 
 ROWS_AT_ONCE = 8
 """On a CPU, so that what is made of the rows on the way stays in its caches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """A sequence's logit biases, ready to be added.
-
-    Attributes:
-        ids: int64 [count].
-        amounts: float32 [count].
-    """
-
-    ids: torch.Tensor
-    amounts: torch.Tensor
-
-    @classmethod
-    def of(cls, params: SamplingParams) -> Bias | None:
-        """None where there is none. A vocabulary of them takes 50 ms, so it is done once."""
-        if not params.logit_bias:
-            return None
-        return cls(
-            torch.tensor(list(params.logit_bias)),
-            torch.tensor(list(params.logit_bias.values()), dtype=torch.float32),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One row's wish.
-
-    Attributes:
-        params: how to draw.
-        history: int64 ids of every token before the drawn one, prompt first.
-        bias: of the params.
-    """
-
-    params: SamplingParams
-    history: array[int]
-    bias: Bias | None
-
-    @property
-    def number(self) -> int:
-        """Which draw of the sequence's random stream this is; the first output token is 0."""
-        return len(self.history) - self.params.prompt_length
 
 
 def load_kernels(device: torch.device) -> None:
@@ -89,8 +47,24 @@ def sample(
     Raises:
         FloatingPointError: a logit is NaN or infinite.
     """
+    free = [i for i, draw in enumerate(draws) if draw.free]
+    if len(free) == len(draws) or all(map(_is_plain, draws)):
+        return _sample_alike(logits, draws, row_by_row)
+    # By themselves, so that the free ones are drawn as fast as ever.
+    bound = [i for i, draw in enumerate(draws) if not draw.free]
+    drawn: dict[int, SampledToken] = {}
+    for rows in filter(None, (free, bound)):
+        wishes = [draws[i] for i in rows]
+        tokens = _sample_alike(_rows(logits, rows), wishes, row_by_row)
+        drawn.update(zip(rows, tokens, strict=True))
+    return [drawn[i] for i in range(len(draws))]
+
+
+def _sample_alike(
+    logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool
+) -> list[SampledToken]:
     if logits.device.type == "cpu" and all(map(_is_plain, draws)):
-        return _with_logprobs(logits, draws, _likeliest_on_cpu(logits), row_by_row)
+        return _with_logprobs(logits, draws, _likeliest_allowed(logits, draws), row_by_row)
     most = ROWS_AT_ONCE if logits.device.type == "cpu" else len(draws)
     tokens: list[SampledToken] = []
     for start in range(0, len(draws), most):
@@ -100,8 +74,28 @@ def sample(
 
 
 def _is_plain(draw: Draw) -> bool:
-    """Takes the likeliest token of the logits as they are."""
+    """Takes the likeliest token of the logits as they are, or the likeliest that is allowed."""
     return draw.params.greedy and not _adjusts(draw.params)
+
+
+def _likeliest_allowed(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """Greedy rows, whose likeliest token their masks allow in most cases."""
+    tokens = _likeliest_on_cpu(logits)
+    again = [
+        (i, draw.mask)
+        for i, draw in enumerate(draws)
+        if draw.mask is not None and not draw.mask[tokens[i]]
+    ]
+    if again:
+        scores = logits[[i for i, _ in again]]
+        for row, (_, mask) in zip(scores, again, strict=True):
+            row.masked_fill_(mask.logical_not(), torch.finfo(row.dtype).min)
+        for (i, _), token in zip(again, _likeliest_on_cpu(scores), strict=True):
+            tokens[i] = token
+    for i, draw in enumerate(draws):
+        if (forced := draw.forced) is not None:
+            tokens[i] = forced
+    return tokens
 
 
 def _likeliest_on_cpu(logits: torch.Tensor) -> list[int]:
@@ -130,6 +124,9 @@ def _sample(logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> li
                 chosen = method(_rows(scores, rows), [draws[i] for i in rows], row_by_row)
                 for i, token in zip(rows, chosen, strict=True):
                     tokens[i] = token
+    for i, draw in enumerate(draws):
+        if (forced := draw.forced) is not None:
+            tokens[i] = forced
     return _with_logprobs(logits, draws, tokens, row_by_row)
 
 
@@ -159,13 +156,16 @@ def _rows(scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 
 def _adjusted(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
-    """Penalties and biases, in a copy; the logits themselves where no row has any."""
+    """Penalties, biases and masks, in a copy; the logits themselves where no row has any."""
     changed = [i for i, draw in enumerate(draws) if _adjusts(draw.params)]
-    if not changed:
+    masked = [(i, draw.mask) for i, draw in enumerate(draws) if draw.mask is not None]
+    if not changed and not masked:
         return logits
     scores = logits.clone()
     for i in changed:
         _penalise(scores[i], draws[i])
+    for i, mask in masked:
+        scores[i].masked_fill_(mask.to(scores.device).logical_not(), -math.inf)
     return scores
 
 

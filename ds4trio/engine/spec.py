@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ class RunnerSpec:
             ModelUnavailable: as ``load_model`` and ``Runner`` do; or there is not enough memory.
         """
         model = load_model(self.source)  # what is wrong with files is said soon
+        from ds4trio.chat.grammar_tokens import load_grammar_tokens
         from ds4trio.engine.runner import Runner
         from ds4trio.models.lora import open_adapter
 
@@ -72,6 +74,12 @@ class RunnerSpec:
                 pages=self.pages,
                 threads=self.threads,
                 keep_in=model.folder,
+                grammar_tokens=functools.partial(
+                    load_grammar_tokens,
+                    model.tokenizer_path,
+                    size=model.config.vocab_size,
+                    ends=frozenset(model.config.eos_token_ids),
+                ),
                 adapters=[open_adapter(name, path, model.config) for name, path in self.adapters],
             )
         except MemoryError as error:

@@ -50,6 +50,10 @@ class SamplingParams:
         prompt_length: how many of the first tokens are prompt, for the two output penalties.
             After preemption or recovery a sequence is opened anew with its output as part of the
             tokens to prefill; this keeps penalties and the random stream where they were.
+        grammar: the output is held to it: a text of ``chat.grammar.compose``. Empty for none.
+        reasoning_limit: after this many tokens of output, ``reasoning_end`` is given in place of
+            what would be drawn, unless it was in them. None for no limit.
+        reasoning_end: the tokens that end the model's reasoning.
     """
 
     temperature: float = 1.0
@@ -64,6 +68,9 @@ class SamplingParams:
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_length: int = 0
+    grammar: str = field(default="", repr=False)
+    reasoning_limit: int | None = None
+    reasoning_end: tuple[int, ...] = ()
 
     @property
     def greedy(self) -> bool:
@@ -124,7 +131,8 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The item failed a check before any tensor moved. Its sequence is unchanged."""
+    """The item failed a check before any tensor moved, and its sequence is unchanged; or that one
+    cannot be held to its grammar any further, and is to be closed."""
 
     sequence: int
     error: WireError
@@ -201,11 +209,14 @@ class Ran:
         sampled: the tokens drawn for each row.
         seconds: the time it took.
         guessed: how many guesses were verified with each row; empty where there were none.
+        faults: rows whose sequence cannot go on, and why. What was drawn for them is not to be
+            told; the others are as if nothing had been.
     """
 
     sampled: tuple[tuple[SampledToken, ...], ...]
     seconds: float
     guessed: tuple[int, ...] = ()
+    faults: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

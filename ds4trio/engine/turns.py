@@ -55,6 +55,8 @@ class _Steps(Protocol):
 
     def step(self, command: Command) -> Ran: ...
 
+    def prepare_grammar(self, grammar: str) -> None: ...
+
 
 class InTurn:
     """A runner in this process: whichever thread brings a command carries it out, in its turn."""
@@ -78,6 +80,9 @@ class InTurn:
 
     def leave_out(self, number: int) -> None:
         self._turns.leave_out(number)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        self._runner.prepare_grammar(grammar)
 
     def watch(self) -> bool:
         self._stopped.wait()  # it dies with this process only

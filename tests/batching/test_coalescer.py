@@ -22,6 +22,7 @@ from ds4trio.errors import (
     ContextLengthExceeded,
     EngineDied,
     EngineLost,
+    GrammarFailed,
     InternalError,
     ServerBusy,
     ServerStopping,
@@ -846,3 +847,22 @@ async def test_guesses_that_did_not_hold_cost_nobody_the_last_pages(sessions: in
             prompt = [first, 2, 3, 4, 5]
             assert await answer(coalescer, prompt, 100) == expected(prompt, 35)
             nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_whose_grammar_fails_ends_alone() -> None:
+    engine = FakeEngine()
+    told: list[int] = []
+    async with running(engine) as coalescer:
+        coalescer.prepare_grammar("start: ...")
+        assert engine.fake.prepared == ["start: ..."]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer, coalescer, [1, 2], 20, told)
+            async with coalescer.session(SAMPLING) as session:
+                session.start([3, 4], max_new_tokens=20, stop_tokens=frozenset())
+                await session.receive()
+                engine.fake.faults[session.id] = "it has become too complex"
+                with pytest.raises(GrammarFailed, match="too complex"):
+                    await collect(session)
+        assert told == expected([1, 2], 20)
+        engine.fake.faults.clear()
+        await assert_everything_returned(coalescer, engine)

@@ -63,6 +63,9 @@ class TimedRunner:
             await self.changed.wait()
         await trio.sleep(seconds)
 
+    def prepare_grammar(self, grammar: str) -> None:
+        pass
+
     def step(self, command: Command) -> Ran:
         for sequence in command.closes:
             del self.lengths[sequence]

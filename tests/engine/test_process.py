@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from ds4trio.chat.formats import Regex
+from ds4trio.chat.grammar import compose
 from ds4trio.engine import process
 from ds4trio.engine.engine import Engine
 from ds4trio.engine.ledger import Ledger
@@ -347,3 +349,40 @@ def test_a_server_with_such_an_engine_does_without_torch(tiny_model: Path) -> No
     )
     assert "torch" not in done.stdout.split(), done.stdout
     assert "transformers" not in done.stdout.split(), done.stdout
+
+
+def test_a_grammar_is_held_to_in_the_process_too_and_after_its_death(tiny_model: Path) -> None:
+    grammar = compose("start: @answer", answer=Regex("(ab|cd){30,40}"))
+    params = replace(DRAWN, grammar=grammar, prompt_length=3)
+    runner = ProcessRunner(spec_for(tiny_model))
+    try:
+        engine = Ledger(runner)
+        engine.prepare_grammar(grammar)
+        whole = said_under(engine, params, (), 12)
+        begun = said_under(engine, params, (), 5)
+        assert begun == whole[:5]
+        assert runner.pid is not None
+        os.kill(runner.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied):
+            said_under(engine, params, begun, 7)
+        engine.close(0)
+        engine.prepare_grammar(grammar)  # nobody hears it
+        assert begun + said_under(engine, params, begun, 7) == whole
+    finally:
+        runner.stop()
+
+
+def said_under(
+    engine: Ledger, params: SamplingParams, begun: Sequence[int], count: int
+) -> list[int]:
+    """The next tokens of an answer to one prompt, of which some are there already."""
+    said: list[int] = []
+    engine.open(0, params)
+    item = StepItem(0, (5, 6, 7, *begun))
+    for _ in range(count):
+        (outcome,) = engine.eval_batch([item]).outcomes
+        assert isinstance(outcome, Evaluated), outcome
+        said += [token.token for token in outcome.sampled]
+        item = StepItem(0)
+    engine.close(0)
+    return said
