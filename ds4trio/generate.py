@@ -131,6 +131,7 @@ class Generator:
             self.dialect,
             vocab_size=coalescer.info.vocab_size,
             stop_tokens=stop_tokens,
+            announce=coalescer.prepare_grammar,
         )
         self.prompts = PromptWriter(
             tokenizer,

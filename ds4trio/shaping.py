@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import trio
 from llguidance import LLTokenizer
@@ -30,6 +30,8 @@ class Shaper:
         tokenizer, dialect: the model's.
         vocab_size: of the model.
         stop_tokens: ids that end an answer.
+        announce: tells the engine of a grammar that a session will have, so that it compiles it
+            in good time. Blocks.
     """
 
     def __init__(
@@ -39,11 +41,13 @@ class Shaper:
         *,
         vocab_size: int,
         stop_tokens: Collection[int],
+        announce: Callable[[str], None],
     ) -> None:
         self._tokenizer = tokenizer
         self._dialect = dialect
         self._vocab_size = vocab_size
         self._stop_tokens = stop_tokens
+        self._announce = announce
         self._tokens: LLTokenizer | None = None  # made by the first thread that needs it
         self._checked: OrderedDict[str, None] = OrderedDict()
         self._one_at_a_time = trio.CapacityLimiter(1)
@@ -64,7 +68,9 @@ class Shaper:
             )
         start, formats = rules
         grammar = compose(start, param="format", **formats)
-        if grammar not in self._checked:
+        if grammar in self._checked:
+            await trio.to_thread.run_sync(self._announce, grammar, limiter=self._one_at_a_time)
+        else:
             await trio.to_thread.run_sync(self._check, grammar, limiter=self._one_at_a_time)
             self._checked[grammar] = None
         self._checked.move_to_end(grammar)
@@ -79,6 +85,7 @@ class Shaper:
 
     def _check(self, grammar: str) -> None:
         """In a worker thread, one at a time."""
+        self._announce(grammar)
         if self._tokens is None:
             self._tokens = make_grammar_tokens(
                 self._tokenizer, size=self._vocab_size, ends=self._stop_tokens

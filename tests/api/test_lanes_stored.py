@@ -1,4 +1,4 @@
-"""Responses of the WebSocket that outlive it: chains through the store, answers in the background."""
+"""Responses of the WebSocket that outlive it: stored chains, answers in the background."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_an_answer_in_the_background_is_cancelled_by_its_lane() -> None:
 async def test_the_background_needs_the_store() -> None:
     async with serving_script(ScriptedEngine("Hello.")) as api, api.socket() as socket:
         await socket.create(background=True, store=False)
-        assert_error_event(await socket.event(), 400, "invalid_request", param="background")
+        assert_error_event(await socket.event(), 400, "invalid_request")
     async with serving_script(ScriptedEngine("Hello."), store="off") as api:
         async with api.socket() as socket:
             await socket.create(background=True)

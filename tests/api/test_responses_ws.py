@@ -381,10 +381,10 @@ async def test_unknown_response_is_an_error_event() -> None:
         await usable(socket)
 
 
-async def test_conversations_stay_in_their_connection() -> None:
+async def test_conversations_that_are_not_stored_stay_in_their_connection() -> None:
     async with serving_script(ScriptedEngine("HELLO")) as api:
         async with api.socket() as mine, api.socket() as other:
-            response = await mine.answer("A secret.")
+            response = await mine.answer("A secret.", store=False)
             await other.create("What is it?", previous_response_id=response["id"])
             assert_error_event(await other.event(), 400, "previous_response_not_found")
             followed = await mine.answer("What is it?", previous_response_id=response["id"])
