@@ -165,8 +165,8 @@ def failing_at(engine: Engine, *steps: int) -> Engine:
     runner, done = engine.runner, [0]
     evaluate = runner._evaluate
 
-    def fails(*work: Any) -> Any:
-        found = evaluate(*work)
+    def fails(batch: Any, faults: Any, prompts: Any) -> Any:
+        found = evaluate(batch, faults, prompts)
         done[0] += 1
         if done[0] in steps:
             raise FloatingPointError("as a test wants it")
