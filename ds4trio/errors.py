@@ -148,6 +148,8 @@ class StreamLimitReached(InvalidRequest):
     """A WebSocket has too many lanes, or too many requests wait on it."""
 
     code = "websocket_stream_limit_reached"
+
+
 class ThreadsUnsupported(InvalidRequest):
     """A request wants its conversation held. By this code Anthropic's client knows that it must
     send the whole of it, and goes on."""
