@@ -55,7 +55,7 @@ SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     ),
     "response.completed": ("the response is complete", {"response": _RESPONSE}),
     "response.incomplete": (
-        "a limit or a cancellation has ended the response",
+        "a limit, a cancellation or steering has ended the response",
         {"response": _RESPONSE},
     ),
     "response.failed": ("the server could not end the response", {"response": _RESPONSE}),
