@@ -66,6 +66,7 @@ __all__ = [
     "StepVoid",
     "StoreUnavailable",
     "StreamLimitReached",
+    "ThreadsUnsupported",
     "TokenOutOfVocabulary",
     "UpgradeRequired",
     "WireError",
@@ -147,6 +148,13 @@ class StreamLimitReached(InvalidRequest):
     """A WebSocket has too many lanes, or too many requests wait on it."""
 
     code = "websocket_stream_limit_reached"
+
+
+class ThreadsUnsupported(InvalidRequest):
+    """A request wants its conversation held. By this code Anthropic's client knows that it must
+    send the whole of it, and goes on."""
+
+    code = "thread_unsupported_request"
 
 
 class TokenOutOfVocabulary(InvalidRequest):

@@ -8,6 +8,8 @@ from typing import Any
 from quart import g
 from quart.wrappers.base import BaseRequestWebsocket
 
+from ds4trio.errors import ThreadsUnsupported
+
 __all__ = ["OVERLOADED", "REQUEST_ID", "anthropic_error", "request_id", "speaks_anthropic"]
 
 REQUEST_ID = "request-id"
@@ -53,10 +55,13 @@ def anthropic_error(
         identifier: of the request; that of the present one if omitted.
     """
     family = "api_error" if status >= 500 else "invalid_request_error"
+    details: dict[str, Any] = {"error_code": body["code"], "param": body["param"]}
+    if body["code"] == ThreadsUnsupported.code:
+        details["unsupported"] = [body["param"]]
     error = {
         "type": _TYPES.get(status, family),
         "message": body["message"],
-        "details": {"error_code": body["code"], "param": body["param"]},
+        "details": details,
     }
     if body["code"] == "server_busy":
         status = OVERLOADED

@@ -55,7 +55,7 @@ def guard(app: QuartTrio, settings: Settings) -> None:
         origin = request.headers.get("Origin")
         if origin is not None and origin in settings.allow_origin:
             response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
+            response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE, OPTIONS"
             # official clients in a browser add headers of their own, which mean nothing here
             response.headers["Access-Control-Allow-Headers"] = request.headers.get(
                 "Access-Control-Request-Headers", "authorization, content-type, x-api-key"

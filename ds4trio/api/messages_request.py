@@ -28,7 +28,7 @@ from ds4trio.api.schemas.messages import (
 from ds4trio.api.wire import encode
 from ds4trio.chat.formats import JsonSchema
 from ds4trio.chat.tool import Tool
-from ds4trio.errors import InvalidRequest
+from ds4trio.errors import InvalidRequest, ThreadsUnsupported
 from ds4trio.generate import GenerationRequest, Reasoning, Sampling, Tools
 
 __all__ = ["PARAMS", "generation_request", "prompt_request"]
@@ -58,9 +58,12 @@ def generation_request(
             "container": asks(wanted.container),
             "fallbacks": asks(wanted.fallbacks),
             "fallback_credit_token": asks(wanted.fallback_credit_token),
-            "thread": asks(wanted.thread),
         }
     )
+    if asks(wanted.thread):
+        raise ThreadsUnsupported(
+            "this server holds no threads; send the whole conversation", param="thread"
+        )
     return dataclasses.replace(
         prompt_request(wanted),
         sampling=Sampling.of(wanted),

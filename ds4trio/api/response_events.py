@@ -15,6 +15,7 @@ from ds4trio.errors import WireError
 from ds4trio.generate import (
     Finished,
     GenerationEvent,
+    PrefillProgress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -106,9 +107,10 @@ class ResponseEvents:
             case ToolCallEnded():
                 # What is no JSON may have been cut by a limit, which only Finished tells.
                 return self._close("completed") if _is_json(event.arguments) else []
+            case PrefillProgress():
+                return [self._event("response.ds4trio.prefill", **_progress(event))]
             case Finished():
                 return self.finish(event)
-        return []
 
     def finish(self, finished: Finished) -> list[Event]:
         """The end that the model or a limit of tokens made."""
@@ -292,6 +294,10 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
+
+
+def _progress(event: PrefillProgress) -> dict[str, Any]:
+    return {"processed": event.evaluated, "cached": event.cached, "total": event.total}
 
 
 def _extra(event: TextDelta | ReasoningDelta | ToolCallArguments) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def _read(
         format=format_of(wanted),
         reasoning=reasoning_of(wanted),
         template_switches=wanted.chat_template_kwargs or {},
+        continues=bool(wanted.continue_final_message),
+        progress=bool(wanted.return_progress),
         max_tokens=wanted.max_output_tokens,
         stop=(wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ()),
     )

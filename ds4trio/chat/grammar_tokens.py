@@ -11,6 +11,10 @@ from ds4trio.chat.tokenizer import Tokenizer
 
 __all__ = ["load_grammar_tokens", "make_grammar_tokens"]
 
+LONGEST = 200
+"""Bytes of a token. llguidance has no room for tokens of more than 255; they are never allowed in a
+text of a given format, which shorter ones can write as well."""
+
 
 def make_grammar_tokens(tokenizer: Tokenizer, *, size: int, ends: Collection[int]) -> LLTokenizer:
     """Sort the vocabulary for masks. Takes 1 to 3 s and some 30 MB, so it is done once a process.
@@ -47,7 +51,7 @@ class _Host:
         self.tokens = [
             tokenizer.token_name(index).encode()
             if index in special
-            else tokenizer.token_bytes(index)
+            else _short(tokenizer.token_bytes(index))
             for index in range(count)
         ]
         self._tokenizer = tokenizer
@@ -56,3 +60,7 @@ class _Host:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._tokenizer.encode(text, special=False, begins=False)
+
+
+def _short(token: bytes) -> bytes:
+    return token if len(token) <= LONGEST else b""

@@ -24,6 +24,10 @@ SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     "response.created": ("a response begins", {"response": _RESPONSE}),
     "response.queued": ("it waits for its turn", {"response": _RESPONSE}),
     "response.in_progress": ("it is being worked on", {"response": _RESPONSE}),
+    "response.ds4trio.prefill": (
+        "how far the prompt is, for requests with return_progress",
+        {"processed": COUNT, "cached": COUNT, "total": COUNT},
+    ),
     "response.output_item.added": ("an item begins", {"output_index": COUNT, "item": {}}),
     "response.output_item.done": ("the item is complete", {"output_index": COUNT, "item": {}}),
     "response.content_part.added": ("a part of a message begins", {**_IN_PART, "part": {}}),
@@ -51,7 +55,7 @@ SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     ),
     "response.completed": ("the response is complete", {"response": _RESPONSE}),
     "response.incomplete": (
-        "a limit or a cancellation has ended the response",
+        "a limit, a cancellation or steering has ended the response",
         {"response": _RESPONSE},
     ),
     "response.failed": ("the server could not end the response", {"response": _RESPONSE}),

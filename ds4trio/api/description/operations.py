@@ -12,6 +12,7 @@ from ds4trio.api.description.schemas import COUNT, TEXT, Schema, a_list, an_obje
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.completions import CompletionRequest
 from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
+from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["OPERATIONS", "Operation"]
@@ -34,6 +35,7 @@ class Operation:
         model: it needs the model, which may still be loading.
         names_model: it can name a model that is not served.
         success: the status of a success, or None where there is none.
+        stores: it needs the store, which may fail.
         error: the component that its errors are.
     """
 
@@ -49,6 +51,7 @@ class Operation:
     model: bool = True
     names_model: bool = False
     success: int | None = 200
+    stores: bool = False
     error: str = "Error"
 
     @property
@@ -61,7 +64,7 @@ class Operation:
             found |= {400, 408, 413}
         if self.names_model:
             found.add(404)
-        if self.model:
+        if self.model or self.stores:
             found.add(503)
         return sorted(found)
 
@@ -89,7 +92,79 @@ def _json_or_events(schema: Schema) -> Mapping[str, Schema]:
     return {JSON: schema, EVENTS: TEXT}
 
 
+RESPONSE = an_object("status", "output", "model", id=TEXT, object={"const": "response"})
+
 OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "POST",
+        "/v1/responses",
+        RESPONSES,
+        "Answer input, and keep the response",
+        request=ResponseCreate,
+        answers=_json_or_events(RESPONSE),
+        names_model=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/input_tokens",
+        RESPONSES,
+        "How many tokens the input of such a request has",
+        request=InputTokens,
+        answers=_json(an_object(input_tokens=COUNT)),
+        names_model=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/<response_id>",
+        RESPONSES,
+        "A stored response, or its events from one of them on",
+        query={
+            "stream": {"type": "boolean"},
+            "starting_after": {"type": "integer"},
+            "include": TEXT,
+        },
+        answers=_json_or_events(RESPONSE),
+        refusals=(400, 404),
+        model=False,
+        stores=True,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/responses/<response_id>",
+        RESPONSES,
+        "Delete a stored response",
+        answers=_json(an_object(deleted={"const": True}, id=TEXT)),
+        refusals=(404,),
+        model=False,
+        stores=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/<response_id>/cancel",
+        RESPONSES,
+        "End a response that is written in the background",
+        answers=_json(RESPONSE),
+        refusals=(400, 404),
+        model=False,
+        stores=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/<response_id>/input_items",
+        RESPONSES,
+        "The items of a stored response's request, by pages",
+        query={
+            "limit": {"type": "integer"},
+            "order": {"enum": ["asc", "desc"]},
+            "after": TEXT,
+            "before": TEXT,
+            "include": TEXT,
+        },
+        answers=_json(an_object("data", "has_more", object={"const": "list"})),
+        refusals=(400, 404),
+        model=False,
+        stores=True,
+    ),
     Operation(
         "POST",
         "/v1/chat/completions",
@@ -146,15 +221,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/responses",
         RESPONSES,
         "A WebSocket, which /asyncapi.json describes",
-        success=None,
-        refusals=(426,),
-        model=False,
-    ),
-    Operation(
-        "POST",
-        "/v1/responses",
-        RESPONSES,
-        "Not served",
         success=None,
         refusals=(426,),
         model=False,

@@ -42,6 +42,7 @@ class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     arguments: str = ""
+    parsed_arguments: msgspec.Raw = NOTHING  # the official client's, which sends it back
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +66,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     reasoning_content: str | None = None
     audio: msgspec.Raw = NOTHING
     annotations: msgspec.Raw = NOTHING
+    parsed: msgspec.Raw = NOTHING  # the official client's, which sends it back
     function_call: msgspec.Raw = NOTHING
 
 

@@ -161,6 +161,8 @@ class ResponseCreate(
     cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    return_progress: bool | None = None
 
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     user: str | None = None

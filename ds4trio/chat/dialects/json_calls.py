@@ -2,8 +2,8 @@
 
 Hermes and Qwen write them between ``<tool_call>`` and ``</tool_call>``, Granite and Phi-4-mini
 behind ``<|tool_call|>``, Mistral behind ``[TOOL_CALLS]``, Llama 3 behind ``<|python_tag|>`` or
-alone. Keys come in any order. The text of the arguments is passed on as it is written, broken or not, except
-that line breaks within strings become escapes: small models forget them.
+alone. Keys come in any order. The text of the arguments is passed on as it is written, broken or
+not, except that line breaks within strings become escapes: small models forget them.
 """
 
 from __future__ import annotations
