@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ds4trio.api.formats import AskedFormat, asked_format
 from ds4trio.api.requests import asks, joined_text, refuse_unsupported, stop_texts
@@ -13,7 +13,14 @@ from ds4trio.chat.tool import Tool
 from ds4trio.errors import InvalidRequest
 from ds4trio.generate import GenerationRequest, Reasoning, Sampling, ToolChoice, Tools
 
-__all__ = ["field_names", "generation_request", "read_message"]
+__all__ = [
+    "Prefilled",
+    "continues",
+    "field_names",
+    "generation_request",
+    "read_message",
+    "read_tools",
+]
 
 
 def generation_request(
@@ -35,7 +42,7 @@ def generation_request(
         format=form,
         reasoning=_reasoning(wanted),
         template_switches=wanted.chat_template_kwargs or {},
-        continues=_continues(wanted),
+        continues=continues(wanted),
         max_tokens=wanted.max_completion_tokens or wanted.max_tokens,
         stop=stop_texts(wanted.stop),
         ignore_eos=bool(wanted.ignore_eos),
@@ -118,7 +125,23 @@ def read_message(message: Message, index: int) -> dict[str, Any]:
     return rendered
 
 
-def _continues(wanted: ChatRequest) -> bool:
+class Prefilled(Protocol):
+    """A request that may end with the beginning of the answer."""
+
+    @property
+    def messages(self) -> Sequence[Message] | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+
+
+def continues(wanted: Prefilled) -> bool:
+    """Whether the answer goes on with the last message.
+
+    Raises:
+        InvalidRequest: the fields contradict each other, or that message cannot be continued.
+    """
     if not wanted.continue_final_message:
         if wanted.add_generation_prompt is False:
             raise InvalidRequest(
@@ -132,8 +155,8 @@ def _continues(wanted: ChatRequest) -> bool:
             "an answer goes on with the final message or begins a new one, not both",
             param="add_generation_prompt",
         )
-    last = wanted.messages[-1]
-    if last.role != "assistant" or last.tool_calls:
+    last = wanted.messages[-1] if wanted.messages else None
+    if last is None or last.role != "assistant" or last.tool_calls:
         raise InvalidRequest(
             "the final message must be the assistant's, and text, to be continued",
             param="continue_final_message",
@@ -145,10 +168,8 @@ def _continues(wanted: ChatRequest) -> bool:
 
 
 def _tools(wanted: ChatRequest) -> Tools:
-    known = [_tool(tool, index) for index, tool in enumerate(wanted.tools or ())]
+    known = read_tools(wanted.tools)
     names = {tool.name for tool in known}
-    if len(names) != len(known):
-        raise InvalidRequest("two tools have the same name", param="tools")
     choice, allowed = _tool_choice(wanted.tool_choice)
     if choice == "required" or allowed is not None:
         if not known:
@@ -160,6 +181,18 @@ def _tools(wanted: ChatRequest) -> Tools:
                     param="tool_choice",
                 )
     return Tools(known, choice, allowed, parallel=wanted.parallel_tool_calls is not False)
+
+
+def read_tools(tools: Sequence[FunctionTool] | None) -> list[Tool]:
+    """The functions that a request describes.
+
+    Raises:
+        InvalidRequest: one is none, or two have the same name.
+    """
+    known = [_tool(tool, index) for index, tool in enumerate(tools or ())]
+    if len({tool.name for tool in known}) != len(known):
+        raise InvalidRequest("two tools have the same name", param="tools")
+    return known
 
 
 def _tool(tool: FunctionTool, index: int) -> Tool:

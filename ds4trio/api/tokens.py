@@ -7,14 +7,14 @@ from typing import Any
 
 from quart import Blueprint, Response, request
 
-from ds4trio.api.chat_request import read_message
+from ds4trio.api.chat_request import continues, read_message, read_tools
 from ds4trio.api.requests import asks, refuse_unsupported
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
 from ds4trio.api.wire import decode, json_response
 from ds4trio.errors import InvalidRequest
 from ds4trio.prompting import Piece, PromptWriter
-from ds4trio.request import GenerationRequest
+from ds4trio.request import GenerationRequest, Tools
 
 __all__ = ["tokens"]
 
@@ -82,11 +82,7 @@ async def _tokens(wanted: TokenizeRequest, prompts: PromptWriter) -> list[int]:
 def _refuse_what_is_not_done(wanted: TokenizeRequest | ApplyTemplateRequest) -> None:
     refuse_unsupported(
         {
-            "add_generation_prompt": not wanted.add_generation_prompt,
-            "continue_final_message": wanted.continue_final_message,
-            "tools": asks(wanted.tools),
             "chat_template": asks(wanted.chat_template),
-            "chat_template_kwargs": bool(wanted.chat_template_kwargs),
             "mm_processor_kwargs": isinstance(wanted, TokenizeRequest)
             and asks(wanted.mm_processor_kwargs),
         }
@@ -95,7 +91,12 @@ def _refuse_what_is_not_done(wanted: TokenizeRequest | ApplyTemplateRequest) -> 
 
 def _conversation(wanted: TokenizeRequest | ApplyTemplateRequest) -> GenerationRequest:
     messages = wanted.messages or []
-    return GenerationRequest([read_message(one, index) for index, one in enumerate(messages)])
+    return GenerationRequest(
+        [read_message(one, index) for index, one in enumerate(messages)],
+        tools=Tools(read_tools(wanted.tools)),
+        template_switches=wanted.chat_template_kwargs or {},
+        continues=continues(wanted),
+    )
 
 
 def _piece(piece: Piece) -> dict[str, Any]:

@@ -169,3 +169,19 @@ def test_any_text_comes_back(text: str) -> None:
     tokenizer = tiny_tokenizer()
     for special in (True, False):
         assert tokenizer.decode(tokenizer.encode(text, special=special)) == text
+
+
+async def test_tools_and_half_written_answers_are_in_the_prompt() -> None:
+    tool = {"type": "function", "function": {"name": "roll_dice", "parameters": {}}}
+    half = [*USER, {"role": "assistant", "content": "Well, I"}]
+    async with serving_script() as api:
+        for fields, expected in (
+            ({"messages": USER, "tools": [tool]}, "roll_dice"),
+            ({"messages": half, "continue_final_message": True}, "Well, I"),
+        ):
+            written = await api.http.post("/apply-template", json=fields)
+            assert expected in written.json()["prompt"]
+            counted = await api.http.post("/tokenize", json=fields)
+            plain = await api.http.post("/tokenize", json={"messages": USER})
+            assert counted.json()["count"] > plain.json()["count"]
+        assert written.json()["prompt"].endswith("Well, I")

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ds4trio.api.schemas.chat import NOTHING, Message
+from ds4trio.api.schemas.tools import FunctionTool
 
 __all__ = ["ApplyTemplateRequest", "DetokenizeRequest", "TokenizeRequest"]
 
@@ -28,11 +29,11 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
     with_pieces: bool = False
     return_token_strs: bool | None = None
 
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    tools: msgspec.Raw = NOTHING
-    chat_template: msgspec.Raw = NOTHING
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: msgspec.Raw = NOTHING
     mm_processor_kwargs: msgspec.Raw = NOTHING
 
 
@@ -48,8 +49,8 @@ class ApplyTemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     messages: Conversation
     model: str | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    tools: msgspec.Raw = NOTHING
-    chat_template: msgspec.Raw = NOTHING
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: msgspec.Raw = NOTHING
