@@ -81,7 +81,7 @@ class Answer:
             inside = self._parser.inside
             self.tokens += 1
             self.reasoning_tokens += inside == "reasoning"
-            events.token(inside, self._logprob(sampled) if inside == "text" else None)
+            events.token(inside, self.logprob(sampled) if inside == "text" else None)
             text = self._detokenizer.push([sampled.token])
             self._tell(self._parser.push(sampled.token, text), events)
             if self._ended_by is not None:
@@ -119,7 +119,8 @@ class Answer:
                 case CallEnded():
                     events.add(ToolCallEnded(self._calls - 1, "".join(self._arguments)))
 
-    def _logprob(self, sampled: SampledToken) -> TokenLogprob | None:
+    def logprob(self, sampled: SampledToken) -> TokenLogprob | None:
+        """With the texts of the tokens; None where it was not asked for."""
         if sampled.logprob is None:
             return None
         return TokenLogprob(

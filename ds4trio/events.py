@@ -10,6 +10,7 @@ __all__ = [
     "Finished",
     "GenerationEvent",
     "PrefillProgress",
+    "PromptLogprobs",
     "ReasoningDelta",
     "TextDelta",
     "Timings",
@@ -35,7 +36,7 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A drawn token and the likeliest ones at its place."""
+    """A drawn token, or one of the prompt, and the likeliest ones at its place."""
 
     token: TokenText
     top: tuple[TokenText, ...]
@@ -49,6 +50,19 @@ class PrefillProgress:
     evaluated: int
     cached: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """What the model thinks of the next tokens of the prompt; all of them come before the answer.
+
+    Only for requests that ask for it.
+
+    Attributes:
+        tokens: None for the first of the prompt, which nothing comes before.
+    """
+
+    tokens: tuple[TokenLogprob | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +167,7 @@ class Finished:
 
 GenerationEvent = (
     PrefillProgress
+    | PromptLogprobs
     | TextDelta
     | ReasoningDelta
     | ToolCallBegun

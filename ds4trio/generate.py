@@ -33,6 +33,7 @@ from ds4trio.events import (
     FinishReason,
     GenerationEvent,
     PrefillProgress,
+    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     Timings,
@@ -56,6 +57,7 @@ __all__ = [
     "Generator",
     "PrefillProgress",
     "Prompt",
+    "PromptLogprobs",
     "Reasoning",
     "ReasoningDelta",
     "Sampling",
@@ -162,7 +164,9 @@ class Generator:
             raise InvalidRequest("a limit of reasoning is not negative", param="reasoning")
         written = await self.prompts.write(request)
         grammar = await self._shaper.grammar(request, written.tail)
-        sampling = request.sampling.params(len(written.tokens))
+        sampling = replace(
+            request.sampling.params(len(written.tokens)), prompt_logprobs=request.prompt_logprobs
+        )
         if grammar or written.thinks:
             sampling = replace(sampling, grammar=grammar, **self._reasoning(request, written))
         return Prompt(
@@ -212,7 +216,14 @@ class Generator:
         Raises:
             WireError: as ``generate``.
         """
-        single = replace(prompt, max_tokens=1, stop_tokens=frozenset(), stop=(), ends=())
+        single = replace(
+            prompt,
+            sampling=replace(prompt.sampling, prompt_logprobs=None),
+            max_tokens=1,
+            stop_tokens=frozenset(),
+            stop=(),
+            ends=(),
+        )
         async with contextlib.aclosing(self.generate(single)) as events:
             async for event in events:
                 if isinstance(event, Finished):
@@ -234,10 +245,14 @@ class Generator:
                 progress=prompt.progress,
             )
             answer = Answer(self._tokenizer, prompt.parser(), stop=prompt.stop, ends=prompt.ends)
+            if prompt.sampling.prompt_logprobs is not None:
+                yield PromptLogprobs((None,))
             while answer.end is None:
                 delivery = await session.receive()
                 if (told := delivery.progress) is not None:
                     yield PrefillProgress(told.evaluated, told.cached, len(prompt.tokens))
+                if delivery.prompt:
+                    yield PromptLogprobs(tuple(map(answer.logprob, delivery.prompt)))
                 for event in answer.take(delivery):
                     yield event
             yield _finished(answer, prompt, session)

@@ -73,6 +73,8 @@ class GenerationRequest:
         stop: texts that end the answer; they are not part of it.
         ignore_eos: the model's end tokens do not end the answer.
         progress: yield ``PrefillProgress`` while the prompt is evaluated.
+        prompt_logprobs: yield ``PromptLogprobs``, with this many of the likeliest tokens at each
+            place; None for none.
         cache_salt: cached beginnings are shared only between requests of the same salt, so that
             how fast an answer comes tells nobody what others have asked.
         user: who asks; users are served in turn.
@@ -91,6 +93,7 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     progress: bool = False
+    prompt_logprobs: int | None = None
     cache_salt: str = ""
     user: str = ""
     adapter: str = ""

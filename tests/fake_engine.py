@@ -41,6 +41,11 @@ def expected(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def prompt_logprob(before: Sequence[int], token: int) -> float:
+    """What the fake model thinks of a token of a prompt."""
+    return -float(next_token([*before, token]) + 1)
+
+
 class FakeRunner:
     """Keeps tokens where a runner keeps keys and values, and says what the pages tell it.
 
@@ -111,6 +116,7 @@ class FakeRunner:
         assert len({item.sequence for item in items}) == len(items)
         if len(self.batches) == self.fail_at:
             failure = RuntimeError("planted fault")
+        starts = [self._lengths[row.sequence] for row in command.rows]
         changes = [self._evaluate(row, spoil=failure is not None) for row in command.rows]
         if failure is not None:
             raise failure
@@ -125,6 +131,11 @@ class FakeRunner:
                 place: self.faults[row.sequence]
                 for place, row in enumerate(command.rows)
                 if row.sample and row.sequence in self.faults
+            },
+            prompts={
+                place: told
+                for place, (row, start) in enumerate(zip(command.rows, starts, strict=True))
+                if (told := self._told(row, start))
             },
         )
 
@@ -156,6 +167,19 @@ class FakeRunner:
             Opening(before.sequence, before.sampling, before.tokens, pages, pending),
             length,
             sampled,
+        )
+
+    def _told(self, row: Row, start: int) -> tuple[SampledToken, ...]:
+        """Log-probabilities of the prompt, which depend on every token before."""
+        opening = self._sequences[row.sequence]
+        wanted, prompt = opening.sampling.prompt_logprobs, opening.sampling.prompt_length
+        if wanted is None:
+            return ()
+        targets = [*row.tokens[1:], *([] if row.follows is None else [row.follows])]
+        return tuple(
+            SampledToken(token, prompt_logprob(self._read(opening, place), token))
+            for place, token in enumerate(targets, start + 1)
+            if place < prompt
         )
 
     def _read(self, opening: Opening, length: int) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import trio
 
 from ds4trio.errors import Ds4TrioError
-from ds4trio.events import GenerationEvent, PrefillProgress
+from ds4trio.events import GenerationEvent, PrefillProgress, PromptLogprobs
 from ds4trio.generate import Generator, Prompt
 
 __all__ = ["AT_ONCE", "Take", "answer_all", "variants"]
@@ -27,14 +27,18 @@ Take = Callable[[int, GenerationEvent], Awaitable[None]]
 def variants(prompt: Prompt, count: int) -> list[Prompt]:
     """A prompt for each of so many answers; the first is the prompt as it is.
 
-    Each has a seed of its own that follows from the prompt's. Only the first tells of its
-    progress, since the others find the prompt evaluated.
+    Each has a seed of its own that follows from the prompt's. Only the first tells of its progress
+    and of what the model thinks of it, since the others find the prompt evaluated.
     """
     seed = prompt.sampling.seed
     others = [
         replace(
             prompt,
-            sampling=replace(prompt.sampling, seed=(seed + number * SEED_STEP) % 2**63),
+            sampling=replace(
+                prompt.sampling,
+                seed=(seed + number * SEED_STEP) % 2**63,
+                prompt_logprobs=None,
+            ),
             progress=False,
         )
         for number in range(1, count)
@@ -65,7 +69,7 @@ async def answer_all(
         try:
             async with limiter, contextlib.aclosing(generator.generate(prompt)) as events:
                 async for event in events:
-                    if not isinstance(event, PrefillProgress):
+                    if not isinstance(event, PrefillProgress | PromptLogprobs):
                         for place, follower in enumerate(followers, number + 1):
                             nursery.start_soon(answer, place, follower)
                         followers = ()

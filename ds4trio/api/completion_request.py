@@ -37,13 +37,6 @@ def generation_requests(
             code="unsupported_parameter",
         )
     refuse_unsupported({"suffix": bool(wanted.suffix)})
-    if wanted.echo and wanted.logprobs is not None:
-        raise InvalidRequest(
-            "log-probabilities of the prompt are not supported by this server; "
-            "leave out echo or logprobs",
-            param="logprobs",
-            code="unsupported_parameter",
-        )
     if wanted.max_tokens == 0 and not wanted.echo:
         raise InvalidRequest("max_tokens: 0 needs echo: true", param="max_tokens")
     prompts = _prompts(wanted.prompt)
@@ -68,6 +61,7 @@ def generation_requests(
             stop=stop_texts(wanted.stop),
             ignore_eos=bool(wanted.ignore_eos),
             progress=bool(wanted.return_progress and wanted.stream),
+            prompt_logprobs=wanted.logprobs if wanted.echo else None,
             cache_salt=cache_salt,
             user=user,
             adapter=adapter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -11,6 +12,7 @@ from quart import Blueprint, Response, request
 from ds4trio.api.auth import tenant, user
 from ds4trio.api.choices import Take, answer_all, variants
 from ds4trio.api.completion_answer import CompletionAnswer
+from ds4trio.api.completion_echo import Echo, echoes
 from ds4trio.api.completion_request import generation_requests
 from ds4trio.api.delivery import deliver
 from ds4trio.api.formats import asked_format
@@ -18,7 +20,7 @@ from ds4trio.api.requests import params_named
 from ds4trio.api.schemas.completions import CompletionRequest
 from ds4trio.api.service import Service
 from ds4trio.api.wire import decode
-from ds4trio.events import Finished, Timings, Usage
+from ds4trio.events import Finished, GenerationEvent, TextDelta, Timings, Usage
 from ds4trio.generate import GenerationRequest, Generator, Prompt
 
 __all__ = ["completions"]
@@ -44,17 +46,24 @@ def completions(service: Service) -> Blueprint:
         count = wanted.n or 1
         groups = [variants(prompt, count) for prompt in prompts]
         options = wanted.stream_options
+        logprobs = wanted.logprobs is not None
+        repeated = [Echo()] * len(asked)
+        if wanted.echo:
+            repeated = await echoes(generator, asked, prompts, logprobs=logprobs)
+        most = service.settings.max_sessions
         answers = CompletionAnswer(
             model.name,
             count,
-            await _echoes(generator, asked) if wanted.echo else [""] * len(asked),
-            logprobs=wanted.logprobs is not None,
+            repeated,
+            logprobs=logprobs,
             with_usage=options is not None and options.include_usage,
         )
-        if wanted.max_tokens == 0:
-            run = partial(_answer_nothing, groups)
+        if wanted.max_tokens != 0:
+            run = partial(answer_all, generator, groups, most)
+        elif logprobs:
+            run = partial(_evaluate_alone, generator, groups, most)
         else:
-            run = partial(answer_all, generator, groups, service.settings.max_sessions)
+            run = partial(_answer_nothing, groups)
         return await deliver(
             run,
             answers,
@@ -75,17 +84,25 @@ async def _prepare(generator: Generator, asked: Sequence[GenerationRequest]) -> 
     return prompts
 
 
-async def _echoes(generator: Generator, asked: Sequence[GenerationRequest]) -> list[str]:
-    given = [request.prompt or "" for request in asked]
-    return [
-        prompt if isinstance(prompt, str) else await generator.prompts.detokenize(prompt)
-        for prompt in given
-    ]
-
-
 async def _answer_nothing(groups: Sequence[Sequence[Prompt]], take: Take) -> None:
     """For clients that want to see their prompts, and no answers."""
     prompts = [prompt for group in groups for prompt in group]
     for number, prompt in enumerate(prompts):
         usage = Usage(len(prompt.tokens), 0)
         await take(number, Finished("length", usage, Timings(0.0, 0.0, 0.0, 0.0, 0.0)))
+
+
+async def _evaluate_alone(
+    generator: Generator, groups: Sequence[Sequence[Prompt]], max_sessions: int, take: Take
+) -> None:
+    """For clients that want to know what the model thinks of their prompts, and no answers: the one
+    token that is drawn on the way is dropped."""
+
+    async def without_answer(number: int, event: GenerationEvent) -> None:
+        if isinstance(event, Finished):
+            usage = replace(event.usage, output_tokens=0)
+            event = replace(event, reason="length", usage=usage, stop=None)
+        if not isinstance(event, TextDelta):
+            await take(number, event)
+
+    await answer_all(generator, groups, max_sessions, without_answer)

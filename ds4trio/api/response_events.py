@@ -16,6 +16,7 @@ from ds4trio.generate import (
     Finished,
     GenerationEvent,
     PrefillProgress,
+    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -111,6 +112,8 @@ class ResponseEvents:
                 return [self._event("response.ds4trio.prefill", **_progress(event))]
             case Finished():
                 return self.finish(event)
+            case PromptLogprobs():
+                return []  # this API has no place for them, and asks for none
 
     def finish(self, finished: Finished) -> list[Event]:
         """The end that the model or a limit of tokens made."""

@@ -312,7 +312,7 @@ class Coalescer:
             if isinstance(outcome, Refused):
                 self._roster.end_with(member.session, outcome.error)
                 continue
-            own = member.session.committed(outcome.sampled, rows, outcome.guessed)
+            own = member.session.committed(outcome.sampled, rows, outcome.guessed, outcome.prompt)
             self._shares.charge(member.session.user, member.session.take_uncharged())
             self.stats.guessed(outcome.guessed, own)
             taken += own

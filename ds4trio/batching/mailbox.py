@@ -5,6 +5,7 @@ The coalescer puts tokens in without waiting; the request's task takes all that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,16 +32,19 @@ class Delivery:
     """Everything that has come since the last delivery.
 
     Attributes:
-        tokens: in order; empty only with ``end`` or ``progress``.
+        tokens: in order; empty only with ``end``, ``progress`` or ``prompt``.
         rows: how many sessions shared the step of the last token.
         end: why no more will come, or None.
         progress: how far the prompt had come before the first of the tokens, if that is new.
+        prompt: more of the prompt's tokens, where their log-probabilities are wanted; they come
+            before ``tokens``.
     """
 
     tokens: list[SampledToken]
     rows: int
     end: EndReason | None
     progress: Progress | None = None
+    prompt: Sequence[SampledToken] = ()
 
 
 class Mailbox:
@@ -55,19 +59,26 @@ class Mailbox:
         self.end: EndReason | None = None
         self.error: WireError | None = None
         self._tokens: list[SampledToken] = []
+        self._prompt: list[SampledToken] = []
         self._rows = 0
         self._progress: Progress | None = None
         self._wake = trio.Event()
 
     def __len__(self) -> int:
         """Tokens that wait to be read."""
-        return len(self._tokens)
+        return len(self._tokens) + len(self._prompt)
 
     def put(self, token: SampledToken, rows: int) -> None:
         """A token, drawn in a step of so many rows."""
         self._tokens.append(token)
         self._rows = rows
         self._wake.set()
+
+    def tell_prompt(self, tokens: Sequence[SampledToken]) -> None:
+        """More tokens of the prompt, with their log-probabilities."""
+        if tokens:
+            self._prompt.extend(tokens)
+            self._wake.set()
 
     def tell(self, progress: Progress) -> None:
         """The prompt has come so far. Who has not read the word before gets only this one."""
@@ -95,12 +106,12 @@ class Mailbox:
         Raises:
             WireError: it has failed, and was read to its end.
         """
-        while not (self._tokens or self._progress or self.end or self.error):
+        while not (self._tokens or self._prompt or self._progress or self.end or self.error):
             self._wake = trio.Event()
             await self._wake.wait()
         await trio.lowlevel.checkpoint()
-        if self.error is not None and not self._tokens:
+        if self.error is not None and not len(self):
             raise self.error
-        delivery = Delivery(self._tokens, self._rows, self.end, self._progress)
-        self._tokens, self._progress = [], None
+        delivery = Delivery(self._tokens, self._rows, self.end, self._progress, self._prompt)
+        self._tokens, self._progress, self._prompt = [], None, []
         return delivery

@@ -22,7 +22,8 @@ from ds4trio.errors import ContextLengthExceeded, TokenOutOfVocabulary, WireErro
 __all__ = ["MAX_UNREAD", "Session", "SessionTimes"]
 
 MAX_UNREAD = 512
-"""Tokens that may wait for a slow reader. Beyond this its rows rest until it has caught up."""
+"""Tokens that may wait for a slow reader, those told of its prompt too. Beyond this its rows rest
+until it has caught up."""
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class Session(TokenSequence):
     _rests_as: SlotState = SlotState.DONE
     _awaited: int = 0  # tokens of the prompt, while its reader wants to know how far it is
     _told: int = 0
+    _next_scored: int = 1  # nothing comes before the first token of a prompt
     _mailbox: Mailbox = field(default_factory=Mailbox, repr=False)
 
     # -- the request's side
@@ -117,11 +119,14 @@ class Session(TokenSequence):
 
         Take the tokens with ``receive()``. The end is the first of ``stop_tokens`` (not delivered),
         ``max_new_tokens``, or the end of the context. With ``progress`` deliveries also come while
-        ``tokens`` are evaluated; what they tell never falls, also when it is done anew.
+        ``tokens`` are evaluated; what they tell never falls, also when it is done anew. Where
+        ``sampling`` asks for it, they bring each token of the prompt but the first, once.
 
         Raises:
             ContextLengthExceeded, TokenOutOfVocabulary: nothing was evaluated.
         """
+        if self.sampling.prompt_logprobs is not None:
+            self.scored = self.sampling.prompt_length
         self._submit(tokens, max_new_tokens, stop_tokens, SlotState.DONE)
         self._awaited, self._told = len(self.tokens) * progress, 0
 
@@ -133,7 +138,7 @@ class Session(TokenSequence):
                 came before are delivered first.
         """
         delivery = await self._mailbox.take()
-        if len(delivery.tokens) + self.drawn_in_flight >= MAX_UNREAD:
+        if len(delivery.tokens) + len(delivery.prompt) + self.drawn_in_flight >= MAX_UNREAD:
             self.notify()  # it was full
         return delivery
 
@@ -218,13 +223,21 @@ class Session(TokenSequence):
         self.taken_off(item)
         self._update_state()
 
-    def committed(self, sampled: Sequence[SampledToken], rows: int, guessed: int = 0) -> int:
+    def committed(
+        self,
+        sampled: Sequence[SampledToken],
+        rows: int,
+        guessed: int = 0,
+        prompt: Sequence[SampledToken] = (),
+    ) -> int:
         """The engine has committed the oldest item in flight, in a step of ``rows`` rows and with
-        so many guesses.
+        so many guesses. ``prompt`` are the tokens of the prompt that follow its positions.
 
         Returns:
             How many of the drawn tokens it took. Those after the end of the answer are dropped.
         """
+        if self.scored:
+            self._tell_prompt(prompt)
         self.landed(len(sampled))
         if self.guessing is not None and sampled:
             self.guessing.learn(guessed, len(sampled) - 1)
@@ -249,6 +262,12 @@ class Session(TokenSequence):
         """Its steps in flight do not count. The engine still has what was committed before."""
         self.turned_back()
         self._update_state()
+
+    def _tell_prompt(self, tokens: Sequence[SampledToken]) -> None:
+        """Of those that follow the item that lands. Evaluated anew, they are told of already."""
+        first = self.evaluated + 1
+        self._mailbox.tell_prompt(tokens[max(self._next_scored - first, 0) :])
+        self._next_scored = max(self._next_scored, first + len(tokens))
 
     def _tell_progress(self) -> None:
         if self.evaluated > self._told:

@@ -30,6 +30,7 @@ class TokenSequence:
         reach: the farthest that a step could have brought it: pages are held up to there.
         last_is_drawn: the last token was drawn and has not been evaluated yet.
         last_is_on_device: moreover the engine still holds it, so it need not be sent.
+        scored: so many of the first tokens are a prompt whose log-probabilities are wanted.
         charged: how many of its tokens, from the first, were charged for or came from the cache.
     """
 
@@ -45,6 +46,7 @@ class TokenSequence:
     last_is_drawn: bool = field(default=False, init=False)
     last_is_on_device: bool = field(default=False, init=False)
     charged: int = field(default=0, init=False)
+    scored: int = field(default=0, init=False)
 
     @property
     def waiting(self) -> int:
@@ -121,9 +123,10 @@ class TokenSequence:
         guesses besides the one token that waits."""
         if self.next_is_on_device:
             return StepItem(self.id, draft=count - 1)
-        start = self.scheduled
-        chunk = tuple(self.tokens[start : start + count])
-        return StepItem(self.id, chunk, sample=start + count == len(self.tokens))
+        end = self.scheduled + count
+        chunk = tuple(self.tokens[self.scheduled : end])
+        follows = self.tokens[end] if end < self.scored else None
+        return StepItem(self.id, chunk, sample=end == len(self.tokens), follows=follows)
 
     def take_uncharged(self) -> int:
         """Tokens to charge for now: what is evaluated, or will be when the steps in flight have

@@ -46,7 +46,8 @@ class Account:
         """Why the item cannot follow the steps in flight, or None if it can."""
         if not item.tokens and not self.draws:
             return InternalError(f"sequence {item.sequence} has no token to evaluate")
-        for token in item.tokens:
+        follows = () if item.follows is None else (item.follows,)
+        for token in (*item.tokens, *follows):
             if not 0 <= token < info.vocab_size:
                 return TokenOutOfVocabulary(
                     f"token {token} is not in the vocabulary of {info.vocab_size}"

@@ -122,6 +122,13 @@ class Decoder:
         Returns:
             Logits, float32 [wanted rows, vocab_size].
         """
+        hidden = self.hidden(tokens, plan, attention)
+        if wanted is not None:
+            hidden = hidden.index_select(0, wanted)
+        return self.logits(hidden)
+
+    def hidden(self, tokens: torch.Tensor, plan: Plan, attention: Cache) -> torch.Tensor:
+        """Evaluate the rows of a step up to where ``logits`` goes on, [rows, what that takes]."""
         # The hidden state is this step's own, so that sums may stay in its memory.
         hidden = self._embedding(tokens)
         if self._embedding_scale != 1.0:
@@ -131,10 +138,12 @@ class Decoder:
             hidden = hidden.repeat(1, self._streams)
         for block in self._blocks:
             hidden = block(hidden, plan, attention)
-        if wanted is not None:
-            if not len(wanted):
-                return hidden.new_empty((0, self._vocabulary), dtype=torch.float32)
-            hidden = hidden.index_select(0, wanted)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of rows of ``hidden``, which may be spoilt: float32 [rows, vocab_size]."""
+        if not len(hidden):
+            return hidden.new_empty((0, self._vocabulary), dtype=torch.float32)
         if self._hyper_head is not None:
             hidden = self._hyper_head(hidden)
         logits = self._head(hidden, self._norm).float()

@@ -125,10 +125,12 @@ class Ledger:
 
         Returns:
             How many of the first tokens count as evaluated now, a multiple of the page size; 0 for
-            a sequence that has evaluated something itself.
+            a sequence that has evaluated something itself, or that tells of its prompt.
         """
         account, size = self._sequences[sequence], self.info.page_size
         own = len(account.digests) * size
+        if account.sampling.prompt_logprobs is not None:
+            return 0
         if not self._prefix_cache or account.end != own or len(account.tokens) != own:
             return 0
         root = account.digests[-1] if account.digests else account.root
@@ -183,7 +185,7 @@ class Ledger:
             self._pool.grow(item.sequence, missing)
             table = self._pool.table(item.sequence)
             new = tuple(table[len(table) - missing :])
-            rows.append(Row(item.sequence, item.tokens, new, item.sample, item.draft))
+            rows.append(Row(item.sequence, item.tokens, new, item.sample, item.draft, item.follows))
             work.append(_Work(item, self._sequences[item.sequence], missing))
         command = Command(
             number=self._prepared,
@@ -225,7 +227,8 @@ class Ledger:
                 )
                 accepted[item.sequence] = Refused(item.sequence, fault)
             else:
-                accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed)
+                told = ran.prompts.get(row, ())
+                accepted[item.sequence] = Evaluated(item.sequence, sampled, guessed, told)
             if self._sequences.get(item.sequence) is account:
                 account.committed(item, sampled)
                 self._share_full_pages(item.sequence, account)

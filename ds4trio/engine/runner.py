@@ -20,6 +20,7 @@ from ds4trio.engine.grammar import Bound, Grammars, Mask
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
+from ds4trio.engine.logprobs import Scored, score
 from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.room import plan_room
 from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
@@ -265,7 +266,8 @@ class Runner:
             )
         batch = [self._work(row) for row in command.rows]
         faults: dict[int, str] = {}
-        sampled = self._evaluate(batch, faults) if batch else []
+        prompts: dict[int, tuple[SampledToken, ...]] = {}
+        sampled = self._evaluate(batch, faults, prompts) if batch else []
         for work, tokens in zip(batch, sampled, strict=True):
             certain = len(work.tokens) - work.guessed
             work.sequence.tokens.extend(work.tokens[:certain])
@@ -278,6 +280,7 @@ class Runner:
             seconds=time.perf_counter() - began,
             guessed=tuple(work.guessed for work in batch),
             faults=faults,
+            prompts=prompts,
         )
 
     def _work(self, row: Row) -> _Work:
@@ -294,13 +297,17 @@ class Runner:
         return _Work(row, sequence, tokens, len(guesses), span)
 
     def _evaluate(
-        self, batch: Sequence[_Work], faults: dict[int, str]
+        self,
+        batch: Sequence[_Work],
+        faults: dict[int, str],
+        prompts: dict[int, tuple[SampledToken, ...]],
     ) -> list[tuple[SampledToken, ...]]:
         """Run the network and the sampler. Writes only to positions that are not committed, those
         of guesses among them: what comes next is written over guesses that did not hold.
 
         Args:
             faults: gets the rows whose grammar has failed. They draw as if they had none.
+            prompts: gets what ``Ran.prompts`` is to say.
 
         Returns:
             The tokens that came of each row.
@@ -310,12 +317,17 @@ class Runner:
         rows: list[int] = []
         draws = [work.draws for work in batch]
         wanted: list[int] = []
+        scored: list[Scored] = []
         for i in order:
-            rows.extend(batch[i].tokens)
+            work = batch[i]
+            own = Scored.of(i, len(rows), work.row, work.sequence.sampling, work.span.start)
+            if own is not None:
+                scored.append(own)
+            rows.extend(work.tokens)
             wanted.extend(range(len(rows) - len(draws[i]), len(rows)))
         masks = self._masks(batch, draws)
         self._adapters.groups = self._adapted([batch[i] for i in order])
-        logits = self._logits(rows, [spans[i] for i in order], wanted)
+        logits = self._logits(rows, [spans[i] for i in order], wanted, scored, prompts)
         sampled: list[tuple[SampledToken, ...]] = [()] * len(batch)
         for i, found in masks():
             if isinstance(found, Exception):
@@ -367,9 +379,15 @@ class Runner:
         ]
 
     def _logits(
-        self, tokens: Sequence[int], spans: Sequence[Span], wanted: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        spans: Sequence[Span],
+        wanted: Sequence[int],
+        scored: Sequence[Scored],
+        prompts: dict[int, tuple[SampledToken, ...]],
     ) -> torch.Tensor:
-        """Logits of the wanted rows of a step whose spans are in attention's order."""
+        """Logits of the wanted rows of a step whose spans are in attention's order, and what those
+        of the scored rows say."""
         if self._device.type == "cuda":
             # A thread's own device, and the next step may run in another thread.
             torch.cuda.set_device(self._device)
@@ -377,11 +395,22 @@ class Runner:
         if len(wanted) < len(tokens):
             chosen = torch.tensor(wanted, dtype=torch.int64).to(self._device)
         recorded = None if self._adapters.groups else self._recorded
-        if recorded is not None and recorded.suits(spans):
+        if recorded is not None and not scored and recorded.suits(spans):
             logits = recorded(tokens, spans)
             return logits if chosen is None else logits.index_select(0, chosen)
         rows = torch.tensor(tokens, dtype=torch.int64).to(self._device)
-        return self.decoder(rows, self._attention.plan(spans), self._attention, chosen)
+        plan = self._attention.plan(spans)
+        if not scored:
+            return self.decoder(rows, plan, self._attention, chosen)
+        hidden = self.decoder.hidden(rows, plan, self._attention)
+        prompts |= score(
+            hidden,
+            self.decoder.logits,
+            scored,
+            vocabulary=self.info.vocab_size,
+            row_by_row=self._row_by_row,
+        )
+        return self.decoder.logits(hidden if chosen is None else hidden.index_select(0, chosen))
 
 
 def find_device(name: str) -> torch.device:

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ds4trio.engine.draw import Bias, Draw
+from ds4trio.engine.logprobs import with_logprobs
+from ds4trio.engine.rowwise import (
+    along_rows,
+    likeliest_of,
+    not_finite,
+    pick_rows,
+    require_finite,
+)
 from ds4trio.engine.step import SampledToken, SamplingParams
 from ds4trio.engine.stream import uniform
 
@@ -55,7 +63,7 @@ def sample(
     drawn: dict[int, SampledToken] = {}
     for rows in filter(None, (free, bound)):
         wishes = [draws[i] for i in rows]
-        tokens = _sample_alike(_rows(logits, rows), wishes, row_by_row)
+        tokens = _sample_alike(pick_rows(logits, rows), wishes, row_by_row)
         drawn.update(zip(rows, tokens, strict=True))
     return [drawn[i] for i in range(len(draws))]
 
@@ -64,7 +72,7 @@ def _sample_alike(
     logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool
 ) -> list[SampledToken]:
     if logits.device.type == "cpu" and all(map(_is_plain, draws)):
-        return _with_logprobs(logits, draws, _likeliest_allowed(logits, draws), row_by_row)
+        return with_logprobs(logits, draws, _likeliest_allowed(logits, draws), row_by_row)
     most = ROWS_AT_ONCE if logits.device.type == "cpu" else len(draws)
     tokens: list[SampledToken] = []
     for start in range(0, len(draws), most):
@@ -103,12 +111,12 @@ def _likeliest_on_cpu(logits: torch.Tensor) -> list[int]:
 
     tokens = likeliest_of_rows(logits)
     if -1 in tokens:
-        raise _not_finite([row for row, token in enumerate(tokens) if token < 0])
+        raise not_finite([row for row, token in enumerate(tokens) if token < 0])
     return tokens
 
 
 def _sample(logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> list[SampledToken]:
-    _require_finite(logits)
+    require_finite(logits)
     scores = _adjusted(logits, draws)
     greedy = [i for i, draw in enumerate(draws) if draw.params.greedy]
     if len(greedy) == len(draws):
@@ -121,38 +129,13 @@ def _sample(logits: torch.Tensor, draws: Sequence[Draw], row_by_row: bool) -> li
         wide = [i for i in drawn if not _narrows(draws[i].params, vocabulary)]
         for rows, method in ((greedy, _likeliest), (wide, _from_all), (narrow, _from_likeliest)):
             if rows:
-                chosen = method(_rows(scores, rows), [draws[i] for i in rows], row_by_row)
+                chosen = method(pick_rows(scores, rows), [draws[i] for i in rows], row_by_row)
                 for i, token in zip(rows, chosen, strict=True):
                     tokens[i] = token
     for i, draw in enumerate(draws):
         if (forced := draw.forced) is not None:
             tokens[i] = forced
-    return _with_logprobs(logits, draws, tokens, row_by_row)
-
-
-def _along_rows(
-    sums: Callable[[torch.Tensor], torch.Tensor], numbers: torch.Tensor, row_by_row: bool
-) -> torch.Tensor:
-    if not row_by_row:
-        return sums(numbers)
-    # Each in memory of its own, since how a row lies there may decide the order too.
-    return torch.cat([sums(row.clone()) for row in torch.split(numbers, 1)])
-
-
-def _require_finite(logits: torch.Tensor) -> None:
-    if not torch.stack(torch.aminmax(logits)).isfinite().all():
-        bad = logits.isfinite().all(-1).logical_not().nonzero().flatten().tolist()
-        raise _not_finite(bad)
-
-
-def _not_finite(rows: list[int]) -> FloatingPointError:
-    return FloatingPointError(f"logits of rows {rows} are not finite")
-
-
-def _rows(scores: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    if len(rows) == len(scores):
-        return scores
-    return scores.index_select(0, torch.tensor(rows, device=scores.device))
+    return with_logprobs(logits, draws, tokens, row_by_row)
 
 
 def _adjusted(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -217,14 +200,14 @@ def _probabilities(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: bool
     temperatures = torch.tensor([draw.params.temperature for draw in draws], device=scores.device)
     centred = scores - scores.amax(-1, keepdim=True)
     centred = centred.div_(temperatures.unsqueeze(1))
-    return _along_rows(lambda rows: rows.softmax(-1), centred, row_by_row)
+    return along_rows(lambda rows: rows.softmax(-1), centred, row_by_row)
 
 
 def _running_sums(probabilities: torch.Tensor, row_by_row: bool) -> torch.Tensor:
     """Cumulative sums in float64 where the device has it: beside a sum near 1, float32 would lose
     every token below 6e-8, and a vocabulary holds many of those."""
     precise = torch.float32 if probabilities.device.type == "mps" else torch.float64
-    return _along_rows(lambda rows: rows.cumsum(-1, dtype=precise), probabilities, row_by_row)
+    return along_rows(lambda rows: rows.cumsum(-1, dtype=precise), probabilities, row_by_row)
 
 
 def _invert(sums: torch.Tensor, totals: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -257,7 +240,7 @@ def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: boo
     vocabulary = probabilities.shape[1]
     tokens = [-1] * len(draws)
     if vocabulary > CANDIDATES:
-        values, ids = _first(probabilities, CANDIDATES)
+        values, ids = likeliest_of(probabilities, CANDIDATES)
         places, last, kept = _places(values, draws, vocabulary, row_by_row)
         chosen = ids.gather(1, places).flatten().tolist()
         # The kept part is known once it ends before a smaller value, or once the candidates hold
@@ -269,7 +252,7 @@ def _from_likeliest(scores: torch.Tensor, draws: Sequence[Draw], row_by_row: boo
                 tokens[i] = chosen[i]
     waiting = [i for i, token in enumerate(tokens) if token < 0]
     if waiting:
-        rest = _rows(probabilities, waiting)
+        rest = pick_rows(probabilities, waiting)
         values = _descending(rest)
         asked = [draws[i] for i in waiting]
         places, _, _ = _places(values, asked, vocabulary, row_by_row)
@@ -287,15 +270,6 @@ def _places(
     kept = _kept(values, sums, [draw.params for draw in draws], vocabulary)
     last = kept.clamp(1, values.shape[1]) - 1
     return _invert(sums, sums.gather(1, last), draws), last, kept
-
-
-def _first(probabilities: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest ``width`` places of each row, equal ones by id: values and ids."""
-    if width == probabilities.shape[1]:
-        return torch.sort(probabilities, dim=-1, descending=True, stable=True)
-    ids = probabilities.topk(width, -1, sorted=False).indices.sort(-1).values
-    values, order = torch.sort(probabilities.gather(1, ids), dim=-1, descending=True, stable=True)
-    return values, ids.gather(1, order)
 
 
 def _descending(probabilities: torch.Tensor) -> torch.Tensor:
@@ -336,28 +310,3 @@ def _kept(
         above = (values >= least * values[:, :1]).sum(-1, keepdim=True)
         kept = torch.minimum(kept, torch.where(above == width, vocabulary, above))
     return torch.where(unknown, vocabulary, kept)
-
-
-def _with_logprobs(
-    logits: torch.Tensor, draws: Sequence[Draw], tokens: list[int], row_by_row: bool
-) -> list[SampledToken]:
-    """Add the log-probabilities that were asked for, of the model's own distribution."""
-    sampled = [SampledToken(token) for token in tokens]
-    asked = [i for i, draw in enumerate(draws) if draw.params.logprobs]
-    if not asked:
-        return sampled
-    own = _along_rows(lambda rows: rows.log_softmax(-1), _rows(logits, asked), row_by_row)
-    ids = torch.tensor([tokens[i] for i in asked], device=logits.device).unsqueeze(1)
-    chosen: list[float] = own.gather(1, ids).flatten().tolist()
-    for i, logprob, row in zip(asked, chosen, own, strict=True):
-        top = _top(row, draws[i].params.top_logprobs)
-        sampled[i] = SampledToken(tokens[i], logprob, top)
-    return sampled
-
-
-def _top(row: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest of one row; alone, since which of two equals is found depends on the count."""
-    if count <= 0:
-        return ()
-    values, ids = _first(row.unsqueeze(0), min(count, len(row)))
-    return tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))

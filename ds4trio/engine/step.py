@@ -47,6 +47,9 @@ class SamplingParams:
         seed: of the sequence's own random stream; draw number n depends on (seed, n) alone.
         logprobs: return the log-probability of each sampled token.
         top_logprobs: and of this many likeliest tokens.
+        prompt_logprobs: return the log-probability of each token of the prompt but the first, and
+            of this many likeliest ones at its place; None for none. Such a sequence takes nothing
+            from the prefix cache, since what is not evaluated has no logits.
         prompt_length: how many of the first tokens are prompt, for the two output penalties.
             After preemption or recovery a sequence is opened anew with its output as part of the
             tokens to prefill; this keeps penalties and the random stream where they were.
@@ -67,6 +70,7 @@ class SamplingParams:
     seed: int = 0
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: int | None = None
     prompt_length: int = 0
     grammar: str = field(default="", repr=False)
     reasoning_limit: int | None = None
@@ -88,12 +92,15 @@ class StepItem:
         sample: draw the next token from the logits of the last position.
         draft: for a decode row, the most tokens that the engine may guess and verify with it, so
             that 1 to 1 + draft tokens come of it.
+        follows: the token of the prompt behind ``tokens``, where its log-probability is wanted; the
+            others that are, the engine finds in ``tokens``.
     """
 
     sequence: int
     tokens: tuple[int, ...] = ()
     sample: bool = True
     draft: int = 0
+    follows: int | None = None
 
     @property
     def most(self) -> int:
@@ -107,7 +114,8 @@ class StepItem:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A drawn token; log-probabilities are of the model's own distribution, natural logarithm."""
+    """A drawn token, or one of the prompt; log-probabilities are of the model's own distribution,
+    natural logarithm."""
 
     token: int
     logprob: float | None = None
@@ -122,11 +130,14 @@ class Evaluated:
         sampled: the tokens that came of it, in order: none where none was asked for, and several
             where guesses held. All but the last are evaluated too.
         guessed: how many guesses were verified with it.
+        prompt: the tokens of the prompt that follow its positions, from the first, where their
+            log-probabilities were asked for.
     """
 
     sequence: int
     sampled: tuple[SampledToken, ...]
     guessed: int = 0
+    prompt: tuple[SampledToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,7 @@ class Row:
     pages: tuple[int, ...]
     sample: bool
     draft: int = 0
+    follows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +223,14 @@ class Ran:
         guessed: how many guesses were verified with each row; empty where there were none.
         faults: rows whose sequence cannot go on, and why. What was drawn for them is not to be
             told; the others are as if nothing had been.
+        prompts: what ``Evaluated.prompt`` is to say, by row, of those that have any.
     """
 
     sampled: tuple[tuple[SampledToken, ...], ...]
     seconds: float
     guessed: tuple[int, ...] = ()
     faults: Mapping[int, str] = field(default_factory=dict)
+    prompts: Mapping[int, tuple[SampledToken, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

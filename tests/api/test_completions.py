@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,13 @@ async def _completion(api: Api, prompt: Any = "Say", **fields: Any) -> dict[str,
     response = await _post(api, prompt, **fields)
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()
-    Completion.model_validate(body)
+    checked: dict[str, Any] = response.json()
+    for choice in checked["choices"]:
+        told = choice["logprobs"]
+        if fields.get("echo") and told is not None:
+            # The first token of a prompt has null at OpenAI, though the types do not know it.
+            told["token_logprobs"][0], told["top_logprobs"][0] = 0.0, {}
+    Completion.model_validate(checked)
     return body
 
 
@@ -141,7 +148,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any]]] = [
     ("logprobs", "a", {"logprobs": 6}),
     ("logprobs", "a", {"logprobs": -1}),
     ("logprobs", "a", {"logprobs": True}),
-    ("logprobs", "a", {"logprobs": 0, "echo": True}),
+    ("logprobs", "a", {"logprobs": 6, "echo": True}),
     ("suffix", "a", {"suffix": "z"}),
     ("best_of", "a", {"best_of": 2}),
     ("n", "a", {"n": 0}),
@@ -199,6 +206,93 @@ async def test_logprobs_have_the_shape_of_this_api(tiny_model: Path) -> None:  #
         assert (await _completion(api, max_tokens=1))["choices"][0]["logprobs"] is None
         zero = (await _completion(api, max_tokens=1, logprobs=0))["choices"][0]["logprobs"]
         assert [len(top) for top in zero["top_logprobs"]] == [1]
+
+
+def _joined_logprobs(chunks: list[Any], index: int) -> dict[str, list[Any]]:
+    joined: dict[str, list[Any]] = {}
+    for chunk in chunks[:-1]:
+        for choice in chunk["choices"]:
+            if choice["index"] == index:
+                for name, more in choice["logprobs"].items():
+                    joined.setdefault(name, []).extend(more)
+    return joined
+
+
+async def test_echo_with_logprobs_tells_of_the_prompt_too(tiny_model: Path) -> None:
+    given = "<|im_start|>the user is h\N{GRINNING FACE}re"
+    ids = tiny_tokenizer().encode(given, special=True)
+    fields = {"temperature": 0, "max_tokens": 3, "logprobs": 2}
+    async with serving_tiny(tiny_model, prefill_chunk=4) as api:
+        bare = await _completion(api, given, **fields)
+        for prompt in (given, ids):
+            (choice,) = (await _completion(api, prompt, echo=True, **fields))["choices"]
+            told = choice["logprobs"]
+            assert choice["text"] == given + _texts(bare)[0]
+            answered = bare["choices"][0]["logprobs"]
+            assert told["token_logprobs"][len(ids) :] == answered["token_logprobs"]
+            assert told["token_logprobs"][0] is None
+            assert told["top_logprobs"][0] is None
+            assert told["text_offset"][len(ids) :] == [
+                len(given) + place for place in answered["text_offset"]
+            ]
+            assert len({len(own) for own in told.values()}) == 1
+            for place in range(len(ids)):
+                name, offset = told["tokens"][place], told["text_offset"][place]
+                assert given[offset:].startswith(name) or name.startswith("bytes:")
+                if place:
+                    assert told["top_logprobs"][place][name] == told["token_logprobs"][place] < 0
+                    assert 1 <= len(told["top_logprobs"][place]) <= 3
+            chunks = await _chunks(api, prompt, echo=True, **fields)
+            assert _streamed(chunks) == {0: choice["text"]}
+            assert _joined_logprobs(chunks, 0) == told
+        # A token's place tells what it is worth, whatever the company: several, and each twice.
+        both = await _completion(api, [given, "the"], echo=True, n=2, **fields)
+        assert [one["logprobs"] for one in both["choices"][:2]] == [told, told]
+        chunks = await _chunks(api, [given, "the"], echo=True, n=2, **fields)
+        assert _streamed(chunks) == dict(enumerate(_texts(both)))
+        for index, one in enumerate(both["choices"]):
+            assert _joined_logprobs(chunks, index) == one["logprobs"]
+        await api.at_rest()
+
+
+async def test_a_token_that_was_added_has_no_place_in_the_text(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "begins"
+    shutil.copytree(tiny_model, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": True}))
+    ids = tiny_tokenizer().encode("the user", special=True)
+    async with serving_tiny(folder) as api:
+        body = await _completion(api, "the user", echo=True, logprobs=0, max_tokens=0)
+    (told,) = [choice["logprobs"] for choice in body["choices"]]
+    assert _texts(body) == ["the user"]
+    assert len(told["tokens"]) == len(ids) + 1 == body["usage"]["prompt_tokens"]
+    assert told["text_offset"][:2] == [0, 0]
+    for name, offset in zip(told["tokens"][1:], told["text_offset"][1:], strict=True):
+        assert "the user"[offset:].startswith(name)
+
+
+async def test_a_prompt_alone_can_be_measured(tiny_model: Path) -> None:
+    """As harnesses do that compare continuations."""
+    fields = {"echo": True, "logprobs": 1, "temperature": 0}
+    async with serving_tiny(tiny_model) as api:
+        one = await _completion(api, ["the user", "is"], max_tokens=1, **fields)
+        none = await _completion(api, ["the user", "is"], max_tokens=0, **fields)
+        assert _texts(none) == ["the user", "is"]
+        assert none["usage"]["completion_tokens"] == 0
+        for measured, answered in zip(none["choices"], one["choices"], strict=True):
+            assert measured["finish_reason"] == "length"
+            for name, told in measured["logprobs"].items():
+                assert told == answered["logprobs"][name][: len(told)]
+        chunks = await _chunks(api, "the user", max_tokens=0, **fields)
+        assert _streamed(chunks) == {0: "the user"}
+        assert _joined_logprobs(chunks, 0) == none["choices"][0]["logprobs"]
+        # Each continuation's own sum, from token ids, is what the whole says of it.
+        ids = tiny_tokenizer().encode("the user", special=True)
+        (again,) = (await _completion(api, [ids], max_tokens=1, **fields))["choices"]
+        assert again["logprobs"] == one["choices"][0]["logprobs"]
+        await api.at_rest()
 
 
 async def test_no_stop_text_leaks_and_usage_comes_when_asked_for() -> None:  # 14, 18
