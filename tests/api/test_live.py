@@ -40,4 +40,3 @@ async def test_looks_come_at_once_and_when_something_changes_until_the_server_st
                 assert rest["free_pages"] >= busy["free_pages"]
                 api.server.stop.set()
                 assert [look async for look in events] == []
-
