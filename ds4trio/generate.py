@@ -258,9 +258,10 @@ class Generator:
             yield _finished(answer, prompt, session)
 
     def _parser(self, request: GenerationRequest, written: Written) -> OutputParser:
-        if request.prompt is not None:
+        tools = request.tools.callable
+        if request.prompt is not None or not (tools or self.dialect.reasons):
             return PlainOutput()
-        return self.dialect.parser(written.tail, tools=request.tools.callable)
+        return self.dialect.parser(written.tail, tools=tools)
 
     def _reasoning(self, request: GenerationRequest, written: Written) -> dict[str, Any]:
         """What the sampler needs to end reasoning in time. A model that does not reason has
