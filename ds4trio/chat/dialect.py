@@ -218,4 +218,6 @@ class Dialect:
         self._writes_calls = any(
             writes("zqplacezq", messages, **offered) for messages in (answered, called)
         )
-        self._writes_results = writes("zqresultzq", answered, **offered)
+        # A template that writes any role knows nothing of results yet.
+        knows = self._writes_calls or self.tools_variable is not None
+        self._writes_results = knows and writes("zqresultzq", answered, **offered)

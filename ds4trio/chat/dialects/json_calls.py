@@ -29,6 +29,8 @@ NAMES = frozenset({"name", "tool_name"})
 ARGUMENTS = frozenset({"arguments", "parameters"})
 OTHERS = frozenset({"type", "id", "function", "tool_call_id", "index"})
 EMPTY = "{}"
+LONGEST_ESCAPE = 14
+"""Characters that a cut may leave of the last one: two escapes of six, and what begins it."""
 
 
 def calls(first: str, sink: Sink, closers: Sequence[str] = (), *, alone: bool = False) -> Reader:
@@ -52,6 +54,8 @@ def calls(first: str, sink: Sink, closers: Sequence[str] = (), *, alone: bool = 
         yield from _call(sink, alone)
         try:
             character = yield from space()
+            while character == "}" and closers:  # one too many
+                character = yield from space()
             if listed and character == "]":
                 character = yield from space()
                 break
@@ -100,7 +104,7 @@ def _call(sink: Sink, alone: bool) -> Reading:
                 given = True
                 if name is not None and not sink.live:
                     sink.begin(name)
-                if name is None or character == '"':
+                if name is None or character not in ("{", "["):
                     character = yield from value(character, held.append)
                     if name is not None:
                         _tell(held, sink)
@@ -118,7 +122,8 @@ def _call(sink: Sink, alone: bool) -> Reading:
                 character = yield from space()
     except (NotACall, Ended):
         if sink.live:
-            _tell(held, sink)
+            if held and held[0] == '"':
+                _tell(held, sink)
             sink.end()
         raise
     if not sink.live:
@@ -133,14 +138,20 @@ def _tell(held: list[str], sink: Sink) -> None:
     text = "".join(held)
     held.clear()
     if text.startswith('"'):
+        text = _decoded(text)
+    sink.arguments(EMPTY if text == "null" else text)
+
+
+def _decoded(text: str) -> str:
+    """What a string says, as far as it goes if the answer was cut within it."""
+    for missing in range(LONGEST_ESCAPE):
+        whole = text if not missing else f'{text[: len(text) + 1 - missing]}"'
         try:
-            inner = json.loads(text)
+            # A lone surrogate could not be sent.
+            return str(json.loads(whole)).encode("utf-8", "replace").decode()
         except ValueError:
-            inner = text
-        text = inner if isinstance(inner, str) else text
-    if text == "null":
-        text = EMPTY
-    sink.arguments(text)
+            continue
+    return ""
 
 
 def _drop(text: str) -> None:

@@ -104,7 +104,7 @@ def until(
         most: characters, for what must be short.
 
     Raises:
-        Ended: ``out`` has got everything.
+        Ended
         NotACall: it is longer.
     """
     held = ""
@@ -112,9 +112,7 @@ def until(
     while True:
         character = yield
         if not character:
-            for each in held:
-                out(each)
-            raise Ended
+            raise Ended  # and what may be the beginning of a mark is taken for that
         held += character
         if held in marks:
             return held

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ds4trio.chat.dialects.signs import Signs
@@ -26,6 +26,7 @@ MOST_CALLS = 16
 """In one answer that must be calls: a small model would go on for ever."""
 
 TEXT = r"/(?s:.*)/"
+PYTHON_TAG = "<|python_tag|>"
 HARMONY_ANALYSIS = "<|channel|>analysis<|message|>"
 HARMONY_FINAL = "<|channel|>final<|message|>"
 HARMONY_NEXT = "<|end|><|start|>assistant"
@@ -120,6 +121,11 @@ class Writer:
             self._form = AS_HARMONY
         elif style.name == "Mistral" and "[ARGS]" in signs.control:
             self._form = AS_MISTRAL
+        # What may be JSON or a call must be told apart by its beginning.
+        self._marked = self._form
+        if style.name == "Llama 3" and not is_harmony:
+            has_tag = PYTHON_TAG in signs.control
+            self._marked = replace(self._form, opener=PYTHON_TAG) if has_tag else AS_HERMES
 
     def rules(
         self, tools: ToolsLike, answer: Format | None, prompt_tail: str, *, thinks: bool
@@ -132,19 +138,20 @@ class Writer:
             return None
         formats: dict[str, Format] = {}
         lines: list[str] = []
+        form = self._form if required or answer is None else self._marked
         if callable_tools:
-            lines += self._calls(callable_tools, formats, every=required, many=tools.parallel)
+            lines += self._calls(form, callable_tools, formats, every=required, many=tools.parallel)
         speaks = f"{self._literal(HARMONY_FINAL)} " if self._harmony else ""
         in_final = self._harmony and prompt_tail.endswith(HARMONY_FINAL)
         if in_final:
             speaks = ""
         if required:
-            body = f"{self._literal(self._form.opener)} calls"
+            body = f"{self._literal(form.opener)} calls"
         elif answer is not None:
             formats["answer"] = answer
             body = f"{speaks}@answer"
             if callable_tools and not in_final:
-                body += f" | {self._literal(self._form.opener)} calls"
+                body += f" | {self._literal(form.opener)} calls"
         elif in_final:
             return None
         else:
@@ -174,10 +181,15 @@ class Writer:
         return [f"start: {thought} ({body})", self._up_to("thought", tags.closes)]
 
     def _calls(
-        self, tools: Sequence[Tool], formats: dict[str, Format], *, every: bool, many: bool
+        self,
+        form: _Form,
+        tools: Sequence[Tool],
+        formats: dict[str, Format],
+        *,
+        every: bool,
+        many: bool,
     ) -> list[str]:
         """The rule ``calls``, which is what comes behind the opener."""
-        form = self._form
         lines = []
         for number, tool in enumerate(tools):
             name = f"arguments_{number}"

@@ -97,6 +97,10 @@ def tagged_call(tags: Tags, sink: Sink) -> Reading:
             character = yield from space()
             found, unread = yield from one_of(character, [tags.parameter, tags.call_end])
             if found != tags.parameter:
+                if unread and any(
+                    tag.startswith(unread) for tag in (tags.parameter, tags.call_end)
+                ):
+                    raise Ended
                 break
             written, _ = yield from name_until([">"])
             key, is_string = tags.head(written)
