@@ -20,6 +20,7 @@ from ds4trio.api.auth import guard
 from ds4trio.api.chat_completions import chat_completions
 from ds4trio.api.completions import completions
 from ds4trio.api.description.door import description
+from ds4trio.api.live import live
 from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
@@ -90,6 +91,7 @@ def create_app(settings: Settings | None = None, *, load: Load | None = None) ->
     handle_errors(app)
     for door in (
         ops(service),
+        live(service),
         chat_completions(service),
         completions(service),
         messages(service),

@@ -153,6 +153,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, le=525600, description="minutes after which a WebSocket takes no more requests"),
     ] = 60.0
+    max_background: Annotated[
+        int, Meta(ge=0, description="most responses that are written in the background at once")
+    ] = 64
     store: Annotated[
         str,
         Meta(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 
@@ -17,8 +18,8 @@ from ds4trio.request import GenerationRequest
 
 __all__ = ["Shaper"]
 
-MOST_REMEMBERED = 256
-"""Grammars that were checked lately and need not be again; a text of each is kept."""
+MOST_REMEMBERED = 4096
+"""Grammars that were checked lately and need not be again; a hash of each is kept."""
 
 FREE = "start: @answer"
 
@@ -49,7 +50,7 @@ class Shaper:
         self._stop_tokens = stop_tokens
         self._announce = announce
         self._tokens: LLTokenizer | None = None  # made by the first thread that needs it
-        self._checked: OrderedDict[str, None] = OrderedDict()
+        self._checked: OrderedDict[bytes, None] = OrderedDict()
         self._one_at_a_time = trio.CapacityLimiter(1)
 
     async def grammar(self, request: GenerationRequest, prompt_tail: str) -> str:
@@ -68,12 +69,13 @@ class Shaper:
             )
         start, formats = rules
         grammar = compose(start, param="format", **formats)
-        if grammar in self._checked:
+        mark = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
+        if mark in self._checked:
             await trio.to_thread.run_sync(self._announce, grammar, limiter=self._one_at_a_time)
         else:
             await trio.to_thread.run_sync(self._check, grammar, limiter=self._one_at_a_time)
-            self._checked[grammar] = None
-        self._checked.move_to_end(grammar)
+            self._checked[mark] = None
+        self._checked.move_to_end(mark)
         while len(self._checked) > MOST_REMEMBERED:
             self._checked.popitem(last=False)
         return grammar

@@ -22,7 +22,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import IO
 
-STATIC = Path(__file__).parent.parent / "static"
+STATIC = Path(__file__).parent.parent / "static" / "dist"
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import trio
 
+from ds4trio.app import build_coalescer
+from ds4trio.chat.dialect import Dialect
+from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tool import Tool
 from ds4trio.errors import InvalidRequest
 from ds4trio.generate import (
@@ -26,7 +29,8 @@ from ds4trio.generate import (
     Tools,
 )
 from ds4trio.settings import Settings
-from tests.api.helpers import ScriptedEngine, scripted_generator, tiny_tokenizer
+from tests.api.helpers import END, ScriptedEngine, scripted_generator, tiny_tokenizer
+from tests.tiny import CONTROL_TOKENS
 
 WEATHER = Tool(
     "get_weather",
@@ -122,3 +126,71 @@ async def test_a_model_that_does_not_reason_takes_any_limit_of_it() -> None:
             assert joined(events, TextDelta) == "Yes."
         with pytest.raises(InvalidRequest, match="negative"):
             await generator.prepare(GenerationRequest(ASKED, reasoning=Reasoning(tokens=-1)))
+
+
+# -- reasoning
+
+THINKING = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+"""In the way of Qwen3: the model begins to think by itself."""
+
+
+@asynccontextmanager
+async def thinking(script: str) -> AsyncIterator[Generator]:
+    engine = ScriptedEngine(script)
+    template = ChatTemplate(THINKING, control_tokens=CONTROL_TOKENS)
+    coalescer = build_coalescer(engine, Settings())
+    generator = Generator(
+        coalescer,
+        tiny_tokenizer(),
+        template,
+        stop_tokens=frozenset({END}),
+        bos_token=None,
+        add_bos=False,
+        default_max_tokens=1000,
+        dialect=Dialect(THINKING, tiny_tokenizer(), template=template),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(coalescer.run)
+        yield generator
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_thought_is_told_apart_and_counted() -> None:
+    async with thinking("<think>\nHm, Paris.\n</think>\n\nIt rains.") as generator:
+        events = await events_of(generator, GenerationRequest(ASKED))
+    assert joined(events, ReasoningDelta) == "Hm, Paris."
+    assert joined(events, TextDelta) == "It rains."
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert 0 < finished.usage.reasoning_tokens < finished.usage.output_tokens
+
+
+async def test_a_limit_of_reasoning_begins_it_in_the_prompt_and_ends_it_in_the_sampler() -> None:
+    async with thinking("Hm.\n</think>\n\nIt rains.") as generator:
+        request = GenerationRequest(ASKED, reasoning=Reasoning(tokens=20))
+        prompt = await generator.prepare(request)
+        assert tiny_tokenizer().decode(prompt.tokens).endswith("assistant\n<think>\n")
+        assert prompt.sampling.reasoning_limit == 20
+        assert "</think>" in tiny_tokenizer().decode(list(prompt.sampling.reasoning_end))
+        events = await events_of(generator, request)
+        assert joined(events, ReasoningDelta) == "Hm."
+        assert joined(events, TextDelta) == "It rains."
+
+
+@pytest.mark.parametrize("reasoning", [Reasoning("none"), Reasoning(tokens=0)])
+async def test_no_reasoning_is_said_in_the_prompt(reasoning: Reasoning) -> None:
+    async with thinking("It rains.") as generator:
+        request = GenerationRequest(ASKED, reasoning=reasoning)
+        prompt = await generator.prepare(request)
+        assert tiny_tokenizer().decode(prompt.tokens).endswith("</think>\n\n")
+        assert prompt.sampling.reasoning_limit is None
+        events = await events_of(generator, request)
+        assert joined(events, ReasoningDelta) == ""
+        assert joined(events, TextDelta) == "It rains."

@@ -36,10 +36,14 @@ class Turn:
         response: Mapping[str, Any],
         input: tuple[Item, ...],
         previous: Turn | None = None,
+        *,
+        earlier: tuple[Item, ...] = (),
     ) -> Turn:
-        """A turn after another, or the first one."""
+        """A turn after another, or the first one, or one behind items of no turn at hand."""
         own = len(encode(response)) + len(encode(input))
-        earlier, before = (previous.items, previous.bytes) if previous else ((), 0)
+        before = len(encode(earlier)) if earlier else 0
+        if previous is not None:
+            earlier, before = previous.items, previous.bytes
         return cls(response, input, earlier, own, before + own)
 
     @property

@@ -1,5 +1,5 @@
-"""The page, and the one that shows the API: the files of ``static/``, read once at the start, with
-a strict content policy."""
+"""The page, and the one that shows the API: the files that ``static/`` is built into, read once at
+the start, with a strict content policy."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ def page() -> Blueprint:
 def _folder() -> Path:
     """Inside the package when installed from a wheel, beside it in a checkout."""
     package = Path(__file__).parent.parent
-    for folder in (package / "static", package.parent / "static"):
+    for folder in (package / "static", package.parent / "static" / "dist"):
         if (folder / "index.html").is_file():
             return folder
-    raise FileNotFoundError("the page's files (static/) are missing from this installation")
+    raise FileNotFoundError(
+        "the page's files are missing from this installation; node static/build.mjs makes them"
+    )
 
 
 class _StaticFile:

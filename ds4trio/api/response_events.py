@@ -146,6 +146,13 @@ class ResponseEvents:
         )
         return [*events, self._event("response.failed", response=self.response)]
 
+    def unstored(self, last: list[Event]) -> list[Event]:
+        """The same last events, of a response that could not be stored after all."""
+        self._update(store=False)
+        return [
+            {**event, "response": self.response} if "response" in event else event for event in last
+        ]
+
     # -- items
 
     def _text(self, event: TextDelta) -> list[Event]:

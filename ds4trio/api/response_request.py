@@ -98,7 +98,12 @@ async def prepare_response(
         raise
 
 
-async def count_response(generator: Generator, wanted: InputTokens, previous: Turn | None) -> int:
+async def count_response(
+    generator: Generator,
+    wanted: InputTokens,
+    previous: Turn | None,
+    known: Mapping[str, Item] | None = None,
+) -> int:
     """How many tokens the input of a request has, with all that the model is told before it.
 
     Raises:
@@ -106,7 +111,7 @@ async def count_response(generator: Generator, wanted: InputTokens, previous: Tu
     """
     names = [name for name in InputTokens.__struct_fields__ if name in _SHARED]
     created = ResponseCreate(**{name: getattr(wanted, name) for name in names})
-    items, request = _read(created, previous)
+    items, request = _read(created, previous, known)
     conversation = (*(previous.items if previous else ()), *items)
     try:
         return await generator.count(

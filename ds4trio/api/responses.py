@@ -14,12 +14,13 @@ from ds4trio.api.auth import tenant, user
 from ds4trio.api.conversation import Turn
 from ds4trio.api.requests import refuse_unsupported
 from ds4trio.api.response_events import Event, ResponseEvents
+from ds4trio.api.response_items import references
 from ds4trio.api.response_request import Asked, count_response, prepare_response
 from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.sse import EventStreamBody, SendEvent, event_stream
 from ds4trio.api.stored.database import Record
-from ds4trio.api.stored.pages import number_of, page_of, truth_of
+from ds4trio.api.stored.pages import know, number_of, page_of, truth_of
 from ds4trio.api.stored.runs import record_of
 from ds4trio.api.stored.store import owner_of
 from ds4trio.api.wire import decode, encode, json_response
@@ -56,6 +57,7 @@ def responses(service: Service) -> Blueprint:
             service.generator,
             wanted,
             await _previous(service, owner, wanted.previous_response_id),
+            known=await store.items(owner, references(wanted)),
             adapter=model.adapter,
             cache_salt=tenant(request, wanted.cache_salt),
             user=user(request, service.settings),
@@ -63,7 +65,7 @@ def responses(service: Service) -> Blueprint:
         events = ResponseEvents(wanted, model.name, stored=stored)
         if wanted.background:
             return await _in_background(service, owner, wanted, events, asked)
-        answer = _Answer(service, owner, events, asked, stored=stored)
+        answer = _Answer(service, owner, events, asked, stored=stored, must=bool(wanted.store))
         if not wanted.stream:
             return json_response(await answer.whole(only_warms=wanted.only_warms))
 
@@ -82,14 +84,18 @@ def responses(service: Service) -> Blueprint:
         service.find_model(wanted.model)
         owner = owner_of(tenant(request, None))
         previous = await _previous(service, owner, wanted.previous_response_id)
-        count = await count_response(service.generator, wanted, previous)
+        known = await store.items(owner, references(wanted))
+        count = await count_response(service.generator, wanted, previous, known)
         return json_response({"object": "response.input_tokens", "input_tokens": count})
 
     @blueprint.get("/v1/responses/<response_id>")
     async def retrieve(response_id: str) -> Response:
         owner = owner_of(tenant(request, None))
+        know(request.args, "stream", "starting_after", "include", "include_obfuscation")
         after = number_of(request.args, "starting_after", -1)
         streams = truth_of(request.args, "stream")
+        if "starting_after" in request.args and not streams:
+            raise InvalidRequest("starting_after needs stream=true", param="starting_after")
         run = runs.find(owner, response_id)
         if run is None:
             record = await store.get(owner, response_id)
@@ -133,6 +139,7 @@ def responses(service: Service) -> Blueprint:
 
     @blueprint.get("/v1/responses/<response_id>/input_items")
     async def input_items(response_id: str) -> Response:
+        know(request.args, "limit", "order", "after", "before", "include")
         record = await store.get(owner_of(tenant(request, None)), response_id)
         return json_response(page_of(record.input, request.args))
 
@@ -172,16 +179,29 @@ async def _in_background(
 
 
 class _Answer:
-    """A response that lives as long as its request."""
+    """A response that lives as long as its request.
+
+    Args:
+        stored: it is to be stored.
+        must: the client insists on that.
+    """
 
     def __init__(
-        self, service: Service, owner: str, events: ResponseEvents, asked: Asked, *, stored: bool
+        self,
+        service: Service,
+        owner: str,
+        events: ResponseEvents,
+        asked: Asked,
+        *,
+        stored: bool,
+        must: bool,
     ) -> None:
         self._service = service
         self._owner = owner
         self._events = events
         self._asked = asked
         self._stored = stored
+        self._must = must
 
     async def whole(self, *, only_warms: bool) -> dict[str, Any]:
         """The final object.
@@ -228,13 +248,13 @@ class _Answer:
         except WireError as error:
             failure, last = error, events.failed(error)
         if self._stored:
-            said.extend(map(encode, last))
-            previous = self._asked.previous.id if self._asked.previous else None
-            record = record_of(events, self._asked, said, previous=previous)
+            record = record_of(events, self._asked, [*said, *map(encode, last)])
             try:
                 await self._service.store.put(self._owner, record)
             except StoreUnavailable as error:
-                return error
+                # Who did not ask for it gets the answer nevertheless, and is told.
+                failure = failure or (error if self._must else None)
+                last = events.unstored(last)
         await say(last)
         return failure
 

@@ -17,6 +17,11 @@ from ds4trio.settings import Settings
 __all__ = ["Served", "Service"]
 
 
+LONGEST_CHAIN = 4
+"""A stored conversation may be so many times as long as the longest message; more would hardly fit
+any context, and takes long to put together."""
+
+
 class Served(NamedTuple):
     """A model as requests name it.
 
@@ -57,8 +62,9 @@ class Service:
             _store_path(settings),
             most_bytes=settings.store_max_mb * 1_000_000,
             most_seconds=settings.store_max_days * 86_400,
+            longest=LONGEST_CHAIN * settings.max_body_bytes,
         )
-        self.runs = Runs(self.store)
+        self.runs = Runs(self.store, settings.max_background)
         self._generator: Generator | None = None
 
     @property

@@ -93,3 +93,13 @@ async def test_the_background_needs_the_store() -> None:
             await socket.create(background=True)
             assert_error_event(await socket.event(), 503, "store_unavailable")
             assert answer_text(await socket.answer()) == "Hello."
+
+
+async def test_a_stored_response_behind_a_private_one_has_its_beginning() -> None:
+    async with serving_script(ScriptedEngine("Hello.")) as api:
+        async with api.socket() as socket:
+            private = await socket.answer(store=False)
+            kept = await socket.answer(previous_response_id=private["id"])
+        async with api.socket() as socket:
+            third = await socket.answer(previous_response_id=kept["id"])
+            assert third["usage"]["input_tokens"] > kept["usage"]["input_tokens"]

@@ -168,6 +168,11 @@ async def test_a_broken_disk_costs_those_alone_who_asked_for_it(tmp_path: Path) 
     path.write_bytes(b"this is no database, and never was one" * 100)
     async with serving_script(ScriptedEngine("Hello."), store=str(path)) as api:
         assert text_of(await create(api, store=False)) == "Hello."
+        unasked = await create(api)
+        assert (text_of(unasked), unasked["store"]) == ("Hello.", False)
+        (*_, last) = await streamed(api)
+        assert last["type"] == "response.completed"
+        assert last["response"]["store"] is False
         refused = await api.http.post("/v1/responses", json={"input": "x", "store": True})
         assert_openai_error(refused, 503, code="store_unavailable")
 
@@ -349,4 +354,56 @@ async def test_what_is_refused(number: int) -> None:
     send, status = WRONG[number]
     async with serving_script(ScriptedEngine("Hello.")) as api:
         assert_openai_error(await send(api), status)
+        assert text_of(await create(api)) == "Hello."
+
+
+async def test_an_item_can_be_referred_to_by_its_id() -> None:
+    async with serving_script(ScriptedEngine("Hello.")) as api:
+        first = await create(api)
+        (said,) = first["output"]
+        known = [{"type": "item_reference", "id": said["id"]}, {"role": "user", "content": "So?"}]
+        second = await create(api, input=known)
+        page = await api.http.get(f"/v1/responses/{second['id']}/input_items?order=asc")
+        assert page.json()["data"][0]["content"] == said["content"]
+        unknown = [{"type": "item_reference", "id": "msg_unknown"}]
+        refused = await api.http.post("/v1/responses", json={"input": unknown})
+        assert_openai_error(refused, 400)
+
+
+async def test_there_are_only_so_many_in_the_background() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, max_background=2) as api:
+        begun = [await create(api, background=True, max_output_tokens=40_000) for _ in range(2)]
+        body = {"input": "x", "background": True}
+        refused = await api.http.post("/v1/responses", json=body)
+        assert_openai_error(refused, 503, code="server_busy")
+        assert refused.headers["retry-after"]
+        for one in begun:
+            await api.http.post(f"/v1/responses/{one['id']}/cancel")
+        engine.repeat = False
+        assert (await create(api, background=True))["status"] == "in_progress"
+
+
+async def test_queries_that_nobody_reads_are_refused() -> None:
+    async with serving_script(ScriptedEngine("Hello.")) as api:
+        path = f"/v1/responses/{(await create(api))['id']}"
+        for query, param in (
+            ({"page": "2"}, "page"),
+            ({"starting_after": "1"}, "starting_after"),
+        ):
+            assert_openai_error(await api.http.get(path, params=query), 400, param=param)
+
+
+async def test_a_conversation_can_grow_only_so_long() -> None:
+    async with serving_script(ScriptedEngine("Hello."), max_body_bytes=4_000) as api:
+        last: dict[str, Any] = {"id": None}
+        for _ in range(40):
+            body = {"input": "x" * 1_000, "previous_response_id": last["id"]}
+            response = await api.http.post("/v1/responses", json=body)
+            if response.status_code != 200:
+                break
+            last = response.json()
+        assert_openai_error(
+            response, 400, code="context_length_exceeded", param="previous_response_id"
+        )
         assert text_of(await create(api)) == "Hello."

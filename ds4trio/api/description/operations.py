@@ -269,6 +269,13 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET",
+        "/v1/server/events",
+        MODELS,
+        "how busy the server is, as it goes on",
+        {EVENTS: TEXT},
+    ),
+    Operation(
+        "GET",
         "/metrics",
         MODELS,
         "Counts in Prometheus' text format",

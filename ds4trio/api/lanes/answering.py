@@ -28,6 +28,7 @@ from ds4trio.api.lanes.steering import (
     with_steers,
 )
 from ds4trio.api.response_events import Event, ResponseEvents
+from ds4trio.api.response_items import references
 from ds4trio.api.response_request import Asked, prepare_response
 from ds4trio.api.schemas.responses import ResponseCreate, ResponseSteer
 from ds4trio.api.service import Service
@@ -139,6 +140,7 @@ class Answering:
             self._service.generator,
             wanted,
             previous,
+            known=await store.items(self._owner, references(wanted)),
             adapter=model.adapter,
             cache_salt=tenant(self._socket, wanted.cache_salt),
             user=self._who,
@@ -166,13 +168,13 @@ class Answering:
             del self._running[events.id]
         status = events.response["status"]
         self._remember(events.id, completed=status == "completed")
+        if events.response["store"]:
+            last = await self._store(events, ready, said, last)
         forgotten: Sequence[str] = ()
         turn = None
         if status != "failed":
             turn = Turn.of(events.response, ready.asked.input, ready.asked.previous)
             forgotten = self._kept.keep(lane.name, turn)
-        if events.response["store"]:
-            await self._store(events, ready, said, last)
         await run.voice.say(*last)
         for response_id in forgotten:
             await self._give_up(response_id)
@@ -248,14 +250,15 @@ class Answering:
 
     async def _store(
         self, events: ResponseEvents, ready: _Asked, said: list[Event], last: list[Event]
-    ) -> None:
-        """Store a response before its last event is told. A disk that fails takes nothing from
-        who hears it; the connection holds the response anyway."""
-        previous = ready.asked.previous.id if ready.asked.previous else None
+    ) -> list[Event]:
+        """Store a response before its last events are told, which are returned. A disk that fails
+        takes nothing from who hears them; the connection holds the response anyway."""
         told = map(encode, [*said, *last])
-        record = record_of(events, ready.asked, told, previous=previous)
-        with contextlib.suppress(StoreUnavailable):  # which the store has logged
-            await self._service.store.put(self._owner, record)
+        try:
+            await self._service.store.put(self._owner, record_of(events, ready.asked, told))
+        except StoreUnavailable:  # which the store has logged
+            return events.unstored(last)
+        return last
 
     # -- in the background
 

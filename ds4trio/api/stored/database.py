@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ds4trio.api.conversation import Turn
+from ds4trio.errors import ContextLengthExceeded
 
 __all__ = ["Database", "Record"]
 
@@ -30,6 +32,13 @@ CREATE TABLE IF NOT EXISTS responses (
     bytes INTEGER NOT NULL,
     record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS items (
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    PRIMARY KEY (owner, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_response ON items (response);
 CREATE INDEX IF NOT EXISTS by_use ON responses (used);
 CREATE INDEX IF NOT EXISTS by_end ON responses (ended) WHERE ended = 0;
 CREATE INDEX IF NOT EXISTS by_previous ON responses (previous);
@@ -56,13 +65,15 @@ class Record:
     Attributes:
         response: the object; the final one once the response has ended.
         input: the items of its own request.
-        previous: the response that it continues.
+        previous: the stored response that it continues.
+        earlier: the items before its own, where they are not those of a stored response.
         events: all of its events as JSON, in order; empty while it is being written.
     """
 
     response: dict[str, Any]
     input: tuple[dict[str, Any], ...]
     previous: str | None
+    earlier: tuple[dict[str, Any], ...] = ()
     events: tuple[msgspec.Raw, ...] = ()
 
     @property
@@ -96,6 +107,7 @@ class Database:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(SCHEMA)
         except sqlite3.Error:
             self._connection.close()
@@ -123,7 +135,28 @@ class Database:
                     packed,
                 ),
             )
+            if record.ended:
+                found = [*record.input, *record.response["output"]]
+                self._connection.executemany(
+                    "INSERT OR REPLACE INTO items (id, owner, response) VALUES (?, ?, ?)",
+                    [(item["id"], owner, record.response["id"]) for item in found],
+                )
             self._make_room(now)
+
+    def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Items of responses by their ids, those that there are."""
+        found: dict[str, dict[str, Any]] = {}
+        for item_id in item_ids:
+            row = self._connection.execute(
+                "SELECT record FROM items JOIN responses r ON r.id = items.response"
+                " WHERE items.owner = ? AND items.id = ? AND r.deleted = 0",
+                (owner, item_id),
+            ).fetchone()
+            if row is not None:
+                record = _unpacked(row[0])
+                every = [*record.input, *record.response["output"]]
+                found |= {item["id"]: item for item in every if item["id"] == item_id}
+        return found
 
     def get(self, owner: str, response_id: str) -> Record | None:
         """A response by its id; None if this owner has none of it."""
@@ -133,10 +166,13 @@ class Database:
         ).fetchone()
         return None if row is None else _unpacked(row[0])
 
-    def turn(self, owner: str, response_id: str) -> Turn | None:
+    def turn(self, owner: str, response_id: str, most_bytes: int) -> Turn | None:
         """A response with the whole conversation that led to it, all of which counts as used now.
 
         None if it is not there, has not ended, failed, or if a part of the conversation is gone.
+
+        Raises:
+            ContextLengthExceeded: it is larger than ``most_bytes``, as JSON.
         """
         rows = self._connection.execute(CHAIN, (response_id, owner)).fetchall()
         if not rows or rows[-1][1] is not None:
@@ -146,7 +182,12 @@ class Database:
             record = _unpacked(packed)
             if not record.ended or record.response["status"] == "failed":
                 return None
-            turn = Turn.of(record.response, record.input, turn)
+            turn = Turn.of(record.response, record.input, turn, earlier=record.earlier)
+            if turn.bytes > most_bytes:
+                raise ContextLengthExceeded(
+                    "the conversation is larger than any that this server can go on with",
+                    param="previous_response_id",
+                )
         now = time.time()
         with self._transaction():
             self._connection.executemany(

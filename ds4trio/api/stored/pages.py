@@ -7,9 +7,24 @@ from typing import Any
 
 from ds4trio.errors import InvalidRequest
 
-__all__ = ["number_of", "page_of", "truth_of"]
+__all__ = ["know", "number_of", "page_of", "truth_of"]
 
 Query = Mapping[str, str]
+
+
+def know(query: Query, *names: str) -> None:
+    """Refuse what nobody reads.
+
+    Raises:
+        InvalidRequest: a query has another name than these.
+    """
+    for name in query:
+        if name.removesuffix("[]") not in names:
+            raise InvalidRequest(
+                f"{name[:100]} is not a parameter that this server knows",
+                param=name[:100],
+                code="unknown_parameter",
+            )
 
 
 def number_of(query: Query, name: str, default: int, *, least: int = -1, most: int = 2**53) -> int:

@@ -17,9 +17,10 @@ import trio
 from ds4trio.api.response_events import Event, ResponseEvents
 from ds4trio.api.response_request import Asked
 from ds4trio.api.stored.database import Record
+from ds4trio.api.stored.event_log import EventLog
 from ds4trio.api.stored.store import ResponseStore
 from ds4trio.api.wire import encode
-from ds4trio.errors import InternalError, StoreUnavailable, WireError
+from ds4trio.errors import InternalError, ServerBusy, StoreUnavailable, WireError
 from ds4trio.generate import Generator
 
 __all__ = ["ResponseRun", "Runs", "record_of"]
@@ -27,11 +28,18 @@ __all__ = ["ResponseRun", "Runs", "record_of"]
 _log = logging.getLogger(__name__)
 
 
-def record_of(
-    events: ResponseEvents, asked: Asked, said: Iterable[bytes] = (), *, previous: str | None
-) -> Record:
-    """What is stored of a response as it is now."""
-    return Record(events.response, asked.input, previous, tuple(map(msgspec.Raw, said)))
+def record_of(events: ResponseEvents, asked: Asked, said: Iterable[bytes] = ()) -> Record:
+    """What is stored of a response as it is now. Where the one that it continues is not stored, it
+    has what was said before it."""
+    before = asked.previous
+    stored = before is not None and bool(before.response.get("store"))
+    return Record(
+        events.response,
+        asked.input,
+        before.id if before is not None and stored else None,
+        before.items if before is not None and not stored else (),
+        tuple(map(msgspec.Raw, said)),
+    )
 
 
 class ResponseRun:
@@ -41,16 +49,13 @@ class ResponseRun:
 
     Attributes:
         owner: whose it is.
-        ended: it has said its last event.
     """
 
     def __init__(self, owner: str, events: ResponseEvents, asked: Asked) -> None:
         self.owner = owner
-        self.ended = False
         self._events = events
         self._asked = asked
-        self._said: list[bytes] = []
-        self._changed = trio.Event()
+        self._log = EventLog()
         self._cancelled = False
         self._waiting: trio.CancelScope | None = None
 
@@ -67,21 +72,19 @@ class ResponseRun:
 
     async def follow(self, after: int = -1) -> AsyncGenerator[bytes, None]:
         """Its events as JSON, from the one behind number ``after`` to the last."""
-        next_one = after + 1
+        log, number = self._log, after + 1
         while True:
-            changed = self._changed
-            while next_one < len(self._said):
-                yield self._said[next_one]
-                next_one += 1
-            if self.ended:
-                return
-            if changed is self._changed:
-                await changed.wait()
+            for event in log.read(number):
+                yield event
+                number += 1
+            if number >= len(log):
+                if log.ended:
+                    return
+                await log.more_than(number)
 
     async def until_ended(self) -> None:
         """Wait for its last event."""
-        while not self.ended:
-            await self._changed.wait()
+        await self._log.until_ended()
 
     async def write(self, generator: Generator, store: ResponseStore) -> None:
         """Generate it, and store it when it has ended. For a task of the server's."""
@@ -91,15 +94,15 @@ class ResponseRun:
         except Exception as error:
             wrong = error if isinstance(error, WireError) else _ours(error)
             last = events.failed(wrong)
-        said = [*self._said, *map(encode, last)]
-        previous = asked.previous.id if asked.previous else None
-        try:
-            # Its last event is told when it can be continued.
-            await store.put(self.owner, record_of(events, asked, said, previous=previous))
-        except StoreUnavailable:
-            _log.error("the response %s could not be stored", events.id)
-        self.ended = True
+        said = [*self._log.all(), *map(encode, last)]
+        with trio.CancelScope(shield=True):  # a server that stops waits for its disk
+            try:
+                # Its last event is told when it can be continued.
+                await store.put(self.owner, record_of(events, asked, said))
+            except StoreUnavailable:
+                _log.error("the response %s could not be stored", events.id)
         self._say(last)
+        self._log.end()
 
     async def _generate(self, generator: Generator) -> list[Event]:
         """Say all but the last events, which are returned."""
@@ -115,9 +118,8 @@ class ResponseRun:
         return events.cut("cancelled", len(prompt.tokens), status="cancelled")
 
     def _say(self, events: Iterable[Event]) -> None:
-        self._said.extend(map(encode, events))
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
+        for event in events:
+            self._log.append(encode(event))
 
 
 def _ours(error: Exception) -> WireError:
@@ -131,10 +133,12 @@ class Runs:
     Args:
         store: where they go. One that is being written has a place there from the beginning, so
             that a server that starts again can say what became of it.
+        most: that may be written at a time.
     """
 
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ResponseStore, most: int) -> None:
         self._store = store
+        self._most = most
         self._running: dict[str, ResponseRun] = {}
 
     def find(self, owner: str, response_id: str) -> ResponseRun | None:
@@ -156,12 +160,21 @@ class Runs:
             nursery: the server's.
 
         Raises:
+            ServerBusy: there are too many.
             StoreUnavailable: it could not be stored.
         """
-        previous = asked.previous.id if asked.previous else None
-        await self._store.put(owner, record_of(events, asked, previous=previous))
-        run = ResponseRun(owner, events, asked)
-        self._running[events.id] = run
+        if len(self._running) >= self._most:
+            raise ServerBusy(
+                f"{self._most} responses are being written in the background already "
+                "(--max-background)",
+                retry_after=5,
+            )
+        run = self._running[events.id] = ResponseRun(owner, events, asked)
+        try:
+            await self._store.put(owner, record_of(events, asked))
+        except BaseException:
+            del self._running[events.id]
+            raise
         nursery.start_soon(self._write, run, generator, events.id)
         return run
 

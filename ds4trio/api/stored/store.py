@@ -6,7 +6,7 @@ import hashlib
 import logging
 import sqlite3
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from ds4trio.api.conversation import Turn
+from ds4trio.api.response_items import Item
 from ds4trio.api.stored.database import Database, Record
 from ds4trio.errors import ResponseNotFound, StoreUnavailable
 
@@ -34,12 +35,16 @@ class ResponseStore:
     Args:
         path: of the file; ``:memory:`` keeps them as long as the server runs, and None not at all.
         most_bytes, most_seconds: as in ``Database``.
+        longest: bytes of a conversation, as JSON, that can still be continued.
     """
 
-    def __init__(self, path: str | None, *, most_bytes: int, most_seconds: float) -> None:
+    def __init__(
+        self, path: str | None, *, most_bytes: int, most_seconds: float, longest: int
+    ) -> None:
         self._path = path
         self._most_bytes = most_bytes
         self._most_seconds = most_seconds
+        self._longest = longest
         self._database: Database | None = None
         self._one_at_a_time = trio.CapacityLimiter(1)
 
@@ -72,11 +77,22 @@ class ResponseStore:
         """A response as something to be continued, if it can be.
 
         Raises:
+            ContextLengthExceeded: it is too large.
             StoreUnavailable: the disk does not say.
         """
         if not self.keeps:
             return None
-        return await self._do(lambda database: database.turn(owner, response_id))
+        return await self._do(lambda database: database.turn(owner, response_id, self._longest))
+
+    async def items(self, owner: str, item_ids: Sequence[str]) -> Mapping[str, Item]:
+        """Items of stored responses by their ids, those that there are.
+
+        Raises:
+            StoreUnavailable: the disk does not say.
+        """
+        if not self.keeps or not item_ids:
+            return {}
+        return await self._do(lambda database: database.items(owner, item_ids))
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a response.

@@ -1,0 +1,226 @@
+/**
+ * The chats and the answers on their way into them: asks, stops, edits, branches. It knows the data
+ * and the wire, and nothing of the DOM.
+ */
+
+import {
+  allBelow,
+  isAlive,
+  newMessage,
+  newestLeafBelow,
+  pathTo,
+  titleFrom,
+  versionsIn,
+} from "./model/chat.js";
+import { Shelf } from "./shelf.js";
+import { bodyOf } from "./wire/body.js";
+import { Runs } from "./wire/runs.js";
+
+/**
+ * @typedef {import("./model/chat.js").Attachment} Attachment
+ * @typedef {import("./model/chat.js").Chat} Chat
+ * @typedef {import("./model/chat.js").Message} Message
+ * @typedef {import("./store/database.js").Database} Database
+ * @typedef {import("./wire/connection.js").Connection} Connection
+ * @typedef {import("./wire/run.js").Run} Run
+ */
+
+export class Chats extends Shelf {
+  #runs;
+
+  /**
+   * @param {Database|null} database null where the browser keeps nothing
+   * @param {Connection} connection
+   * @param {import("./shelf.js").Observer} observer
+   */
+  constructor(database, connection, observer) {
+    super(database, observer);
+    this.#runs = new Runs(connection, {
+      onNamed: ({ message }) => this.keeper.now(message),
+      onProgress: ({ message }) => {
+        this.keeper.soon(message);
+        observer.onMessage(message);
+      },
+      onEnd: ({ message }) => this.#ended(message),
+    });
+  }
+
+  /** @param {Message} message */
+  runOf(message) {
+    return this.#runs.get(message.id);
+  }
+
+  /**
+   * @param {string} chatId
+   * @returns {Run[]} the answers of a chat that are alive
+   */
+  runsIn(chatId) {
+    return this.#runs.in(chatId);
+  }
+
+  /**
+   * Has the messages of a chat ready, and follows those that were being written.
+   * @param {string} chatId
+   * @override
+   */
+  async open(chatId) {
+    const found = await super.open(chatId);
+    for (const message of found) if (isAlive(message)) this.#resume(message);
+    return found;
+  }
+
+  /**
+   * @param {string} chatId
+   * @override
+   */
+  remove(chatId) {
+    const runs = this.runsIn(chatId);
+    super.remove(chatId);
+    for (const run of runs) run.stop();
+  }
+
+  /**
+   * @param {string} messageId
+   * @returns {boolean} this tab writes it
+   * @override
+   */
+  isWritten(messageId) {
+    return this.#runs.get(messageId) !== null;
+  }
+
+  /**
+   * Asks a question at the end of what is shown.
+   * @param {string} chatId
+   * @param {string} text
+   * @param {Attachment[]} [attachments]
+   */
+  send(chatId, text, attachments = []) {
+    this.#ask(chatId, this.get(chatId)?.leaf ?? null, text, attachments);
+  }
+
+  /**
+   * Asks an earlier question in other words; what followed the old ones stays a branch.
+   * @param {Message} question
+   * @param {string} text
+   */
+  edit(question, text) {
+    this.#ask(question.chatId, question.parent, text, question.attachments);
+  }
+
+  /**
+   * Asks for other answers to the same question, side by side. The first of them is shown.
+   * @param {Message} answer
+   * @param {number} [count]
+   */
+  again(answer, count = 1) {
+    const chat = this.get(answer.chatId);
+    if (!chat) return;
+    const made = this.#answers(chat, answer.parent, count);
+    this.show(chat, made[0]?.id ?? null, made);
+  }
+
+  /**
+   * Has an answer that was cut or stopped go on, as a version of its own.
+   * @param {Message} answer
+   */
+  continue(answer) {
+    const chat = this.get(answer.chatId);
+    if (!chat) return;
+    const { chatId, parent, text, reasoning } = answer;
+    const now = Date.now();
+    const message = newMessage({ chatId, parent, role: "assistant", text, reasoning }, now);
+    this.#begin(chat, message, [...pathTo(this.tree(chatId), parent), answer]);
+    this.show(chat, message.id, [message]);
+  }
+
+  /** @param {string} chatId ends every answer of it that is alive */
+  stop(chatId) {
+    for (const run of this.runsIn(chatId)) run.stop();
+  }
+
+  /** @param {Message} message shows this version and what was written last below it */
+  switchTo(message) {
+    const chat = this.get(message.chatId);
+    if (chat) this.show(chat, newestLeafBelow(this.tree(message.chatId), message.id));
+  }
+
+  /**
+   * Removes a message and everything below it.
+   * @param {Message} message
+   */
+  removeMessage(message) {
+    const { chatId, parent } = message;
+    const chat = this.get(chatId);
+    const tree = this.tree(chatId);
+    if (!chat) return;
+    const others = versionsIn(tree)(message).filter(({ id }) => id !== message.id);
+    const ids = allBelow(tree, message.id);
+    for (const id of ids) tree.delete(id);
+    for (const id of ids) this.#runs.get(id)?.stop();
+    this.keeper.keep({ kind: "removeMessages", chatId, ids });
+    const next = others.at(-1);
+    this.show(chat, next ? newestLeafBelow(tree, next.id) : parent);
+  }
+
+  /**
+   * @param {string} chatId
+   * @param {string|null} parent
+   * @param {string} text
+   * @param {Attachment[]} attachments
+   */
+  #ask(chatId, parent, text, attachments) {
+    const chat = this.get(chatId);
+    if (!chat) return;
+    const question = newMessage({ chatId, parent, role: "user", text, attachments }, Date.now());
+    this.tree(chatId).set(question.id, question);
+    if (!chat.named && parent === null) chat.title = titleFrom(text || attachments[0]?.name || "");
+    const made = this.#answers(chat, question.id, 1);
+    this.show(chat, made[0]?.id ?? question.id, [question, ...made]);
+  }
+
+  /**
+   * @param {Chat} chat
+   * @param {string|null} question
+   * @param {number} count
+   * @returns {Message[]} the new answers
+   */
+  #answers(chat, question, count) {
+    const now = Date.now();
+    const made = Array.from({ length: count }, (_, number) =>
+      newMessage({ chatId: chat.id, parent: question, role: "assistant" }, now + number),
+    );
+    const path = pathTo(this.tree(chat.id), question);
+    for (const message of made) this.#begin(chat, message, path);
+    return made;
+  }
+
+  /**
+   * @param {Chat} chat
+   * @param {Message} message a new answer
+   * @param {Message[]} path what it answers, or continues
+   */
+  #begin(chat, message, path) {
+    this.tree(chat.id).set(message.id, message);
+    this.#runs.start(message).ask((whole) => bodyOf(chat, path, whole));
+  }
+
+  /**
+   * Goes on with an answer of a page that is gone. What never reached the server is asked anew.
+   * @param {Message} message
+   */
+  #resume(message) {
+    const chat = /** @type {Chat} */ (this.get(message.chatId));
+    const run = this.#runs.start(message);
+    if (message.responseId || message.text) return run.resume();
+    const path = pathTo(this.tree(message.chatId), message.parent);
+    run.ask((whole) => bodyOf(chat, path, whole));
+  }
+
+  /** @param {Message} message */
+  #ended(message) {
+    if (this.tree(message.chatId).has(message.id)) this.keeper.now(message);
+    else this.keeper.drop(message);
+    this.observer.onMessage(message);
+    this.observer.onList();
+  }
+}

@@ -1,0 +1,224 @@
+/**
+ * What a chat is: plain data, and what can be read off it. A chat is a tree of messages, so that
+ * an edited question or a second answer loses nothing; what is shown is one path through it.
+ */
+
+/**
+ * An answer: "waiting" (nothing has come), "prefill" (the prompt is being read), "reasoning" and
+ * "answering" are alive; the rest are ends: "done", "cut" (length limit), "stopped" (by the
+ * reader), "interrupted" (it could not be followed to its end), "failed" (the server said why). A
+ * question is "done".
+ * @typedef {"waiting"|"prefill"|"reasoning"|"answering"|"done"|"cut"|"stopped"|"interrupted"|"failed"} Status
+ */
+
+/**
+ * @typedef {object} Stats figures of an answer, each null where it is not known
+ * @property {number|null} promptTokens
+ * @property {number|null} cachedTokens of the prompt, not evaluated again
+ * @property {number|null} outputTokens
+ * @property {number|null} reasoningTokens
+ * @property {number|null} firstTokenSeconds
+ * @property {number|null} tokensPerSecond
+ * @property {number|null} batchSize mean number of answers in the batches of this one
+ */
+
+/** @typedef {{code: string, message: string}} Fault */
+
+/** @typedef {{name: string, text: string}} Attachment a file, read as text */
+
+/** @typedef {{name: string, arguments: string}} Call of a function; arguments are JSON as it came */
+
+
+/**
+ * @typedef {object} Message
+ * @property {string} id
+ * @property {string} chatId
+ * @property {string|null} parent id of the message before it
+ * @property {"user"|"assistant"} role
+ * @property {number} createdAt milliseconds since 1970
+ * @property {string} text
+ * @property {Attachment[]} attachments of a question
+ * @property {string} reasoning of an answer
+ * @property {Call[]} calls of an answer
+ * @property {Status} status
+ * @property {Stats|null} stats
+ * @property {Fault|null} fault
+ * @property {string|null} responseId of an answer, at the server
+ * @property {number} sequence number of the last event that is in the message; -1 before the first
+ */
+
+/**
+ * What a chat asks of the server; null leaves it to the server.
+ * @typedef {object} Settings
+ * @property {string} system
+ * @property {number|null} temperature
+ * @property {number|null} topP
+ * @property {number|null} topK
+ * @property {number|null} minP
+ * @property {number|null} maxTokens
+ * @property {number|null} seed
+ * @property {"none"|"low"|"medium"|"high"|null} effort of reasoning
+ */
+
+/**
+ * @typedef {object} Chat
+ * @property {string} id
+ * @property {string} title
+ * @property {boolean} named the reader chose the title
+ * @property {boolean} pinned
+ * @property {number} createdAt
+ * @property {number} updatedAt
+ * @property {string|null} leaf id of the last message that is shown
+ * @property {string} draft what is being written
+ * @property {Settings} settings
+ */
+
+/** @typedef {Map<string, Message>} Tree the messages of one chat by id */
+
+const TITLE_CHARACTERS = 60;
+
+/** The likeliest words: a small model strays from the point with any others. */
+const TEMPERATURE = 0;
+
+/** @type {readonly Status[]} */
+export const ALIVE = ["waiting", "prefill", "reasoning", "answering"];
+
+/** @param {Message} message */
+export function isAlive(message) {
+  return ALIVE.includes(message.status);
+}
+
+/** randomUUID exists only in secure contexts, and the page may be served over plain http. */
+export function newId() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join("");
+}
+
+/** @returns {Settings} */
+export function defaultSettings() {
+  return {
+    system: "",
+    temperature: TEMPERATURE,
+    topP: null,
+    topK: null,
+    minP: null,
+    maxTokens: null,
+    seed: null,
+    effort: null,
+  };
+}
+
+/**
+ * @param {number} now
+ * @param {Settings} [settings]
+ * @returns {Chat}
+ */
+export function newChat(now, settings = defaultSettings()) {
+  return {
+    id: newId(),
+    title: "New chat",
+    named: false,
+    pinned: false,
+    createdAt: now,
+    updatedAt: now,
+    leaf: null,
+    draft: "",
+    settings: { ...settings },
+  };
+}
+
+/**
+ * @param {Pick<Message, "chatId"|"parent"|"role"> & Partial<Message>} given
+ * @param {number} now
+ * @returns {Message}
+ */
+export function newMessage(given, now) {
+  return {
+    id: newId(),
+    createdAt: now,
+    text: "",
+    attachments: [],
+    reasoning: "",
+    calls: [],
+    status: given.role === "user" ? "done" : "waiting",
+    stats: null,
+    fault: null,
+    responseId: null,
+    sequence: -1,
+    ...given,
+  };
+}
+
+/**
+ * @param {Tree} tree
+ * @param {string|null} leaf
+ * @returns {Message[]} from the first message to the leaf
+ */
+export function pathTo(tree, leaf) {
+  const path = [];
+  const seen = new Set();
+  for (let id = leaf; id !== null && !seen.has(id); ) {
+    const message = tree.get(id);
+    if (!message) break;
+    seen.add(id);
+    path.push(message);
+    id = message.parent;
+  }
+  return path.reverse();
+}
+
+/**
+ * @param {Tree} tree
+ * @returns {(message: Message) => Message[]} tells all versions of a message of the tree as it is
+ *   now, itself among them, oldest first
+ */
+export function versionsIn(tree) {
+  const place = (/** @type {Message} */ { parent, role }) => `${role} ${parent}`;
+  const groups = Map.groupBy(tree.values(), place);
+  for (const group of groups.values()) group.sort((a, b) => a.createdAt - b.createdAt);
+  return (message) => groups.get(place(message)) ?? [];
+}
+
+/**
+ * @param {Tree} tree
+ * @param {string} id
+ * @returns {string} the leaf below it that was written last; itself where it is one
+ */
+export function newestLeafBelow(tree, id) {
+  let leaf = id;
+  const seen = new Set([id]);
+  for (;;) {
+    const next = [...tree.values()]
+      .filter((message) => message.parent === leaf && !seen.has(message.id))
+      .sort((a, b) => b.createdAt - a.createdAt)[0];
+    if (!next) return leaf;
+    seen.add(next.id);
+    leaf = next.id;
+  }
+}
+
+/**
+ * @param {Tree} tree
+ * @param {string} id
+ * @returns {string[]} ids of this message and all that follow it, on whatever branch
+ */
+export function allBelow(tree, id) {
+  /** @type {Map<string|null, string[]>} */
+  const children = new Map();
+  for (const message of tree.values()) {
+    children.set(message.parent, [...(children.get(message.parent) ?? []), message.id]);
+  }
+  const found = new Set([id]);
+  for (const one of found) for (const child of children.get(one) ?? []) found.add(child);
+  return [...found];
+}
+
+/**
+ * @param {string} text of the first question
+ * @returns {string}
+ */
+export function titleFrom(text) {
+  const line = text.trim().split("\n")[0] ?? "";
+  const characters = [...line];
+  if (characters.length <= TITLE_CHARACTERS) return line || "New chat";
+  return `${characters.slice(0, TITLE_CHARACTERS).join("").trimEnd()}…`;
+}

@@ -1,0 +1,213 @@
+/**
+ * The chats of this browser: read from the database, changed, and kept there, together with other
+ * tabs that do the same. Of how answers come into them it knows nothing.
+ */
+
+import {
+  ALIVE,
+  newChat,
+  newestLeafBelow,
+  pathTo,
+  versionsIn,
+} from "./model/chat.js";
+import { Keeper } from "./store/keeper.js";
+import { replay } from "./store/journal.js";
+import { search } from "./store/search.js";
+import { takeIn } from "./tabs.js";
+
+/**
+ * @typedef {import("./model/chat.js").Chat} Chat
+ * @typedef {import("./model/chat.js").Message} Message
+ * @typedef {import("./model/chat.js").Settings} Settings
+ * @typedef {import("./model/chat.js").Tree} Tree
+ * @typedef {import("./store/database.js").Change} Change
+ * @typedef {import("./store/database.js").Database} Database
+ */
+
+/**
+ * @typedef {object} Observer
+ * @property {() => void} onList chats came, went, or changed their titles
+ * @property {(chatId: string) => void} onChat the messages that a chat shows are others
+ * @property {(message: Message) => void} onMessage one message changed
+ * @property {() => void} onSaveFailed
+ */
+
+export class Shelf {
+  /** @type {Map<string, Chat>} */
+  #chats = new Map();
+  /** @type {Map<string, Tree>} of the chats that were opened */
+  #trees = new Map();
+  #database;
+  keeper;
+  observer;
+
+  /**
+   * @param {Database|null} database null where the browser keeps nothing
+   * @param {Observer} observer
+   */
+  constructor(database, observer) {
+    this.#database = database;
+    this.observer = observer;
+    this.keeper = new Keeper(database, () => observer.onSaveFailed());
+    database?.onChange((change) => void this.#changedElsewhere(change));
+  }
+
+  /** Reads what there is, and opens the chats in which an answer was being written. */
+  async load() {
+    if (this.#database) await replay(this.#database).catch(() => {});
+    const chats = (await this.#database?.chats()) ?? [];
+    for (const chat of chats) this.#chats.set(chat.id, chat);
+    for (const chatId of (await this.#database?.chatsWith(ALIVE)) ?? []) await this.open(chatId);
+    this.observer.onList();
+    void this.#database?.tidy().catch(() => {});
+  }
+
+  /** @returns {Chat[]} pinned ones first, then the latest */
+  get list() {
+    return [...this.#chats.values()].sort(
+      (a, b) => Number(b.pinned) - Number(a.pinned) || b.updatedAt - a.updatedAt,
+    );
+  }
+
+  /** @param {string} chatId */
+  get(chatId) {
+    return this.#chats.get(chatId);
+  }
+
+  /**
+   * Has the messages of a chat ready.
+   * @param {string} chatId
+   * @returns {Promise<Message[]>} those that were not there before
+   */
+  async open(chatId) {
+    if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
+    const tree = (await this.#database?.messages(chatId)) ?? new Map();
+    if (this.#trees.has(chatId)) return [];
+    this.#trees.set(chatId, tree);
+    this.#mend(chatId);
+    this.observer.onChat(chatId);
+    return [...tree.values()];
+  }
+
+  /**
+   * @param {string} chatId
+   * @returns {Message[]} those that are shown, first to last
+   */
+  path(chatId) {
+    const chat = this.#chats.get(chatId);
+    return chat ? pathTo(this.tree(chatId), chat.leaf) : [];
+  }
+
+  /** @param {string} chatId */
+  versionsIn(chatId) {
+    return versionsIn(this.tree(chatId));
+  }
+
+  /**
+   * @param {Settings} [settings]
+   * @returns {Chat} an empty one; it is kept once it has a message or a draft
+   */
+  create(settings) {
+    const chat = newChat(Date.now(), settings);
+    this.#chats.set(chat.id, chat);
+    this.#trees.set(chat.id, new Map());
+    this.observer.onList();
+    return chat;
+  }
+
+  /**
+   * @param {string} chatId
+   * @param {Partial<Pick<Chat, "title"|"named"|"pinned"|"draft"|"settings">>} fields
+   */
+  change(chatId, fields) {
+    const chat = this.#chats.get(chatId);
+    if (!chat) return;
+    Object.assign(chat, fields);
+    this.keeper.keep({ kind: "put", chat, messages: [] });
+    this.observer.onList();
+  }
+
+  /**
+   * Adds chats from elsewhere.
+   * @param {{chats: Chat[], messages: Message[]}} found
+   */
+  async take({ chats, messages }) {
+    await this.#database?.putAll(chats, messages);
+    for (const chat of chats) {
+      const own = messages.filter(({ chatId }) => chatId === chat.id);
+      this.#chats.set(chat.id, chat);
+      this.#trees.set(chat.id, new Map(own.map((message) => [message.id, message])));
+    }
+    this.observer.onList();
+  }
+
+  /** @param {string} chatId */
+  remove(chatId) {
+    this.#chats.delete(chatId);
+    this.#trees.delete(chatId);
+    this.keeper.keep({ kind: "removeChat", chatId });
+    this.observer.onList();
+  }
+
+  /**
+   * @param {string} query
+   * @returns {Promise<Set<string>>} ids of the chats that have these words in their title or text
+   */
+  async search(query) {
+    return search(this.list, (await this.#database?.allMessages()) ?? [], query);
+  }
+
+  /**
+   * @param {string} chatId
+   * @returns {Tree} its messages, to be changed; an empty one where the chat is not open
+   */
+  tree(chatId) {
+    return this.#trees.get(chatId) ?? new Map();
+  }
+
+  /**
+   * Shows another path of a chat, and keeps it with the messages that are new.
+   * @param {Chat} chat
+   * @param {string|null} leaf
+   * @param {Message[]} [made]
+   */
+  show(chat, leaf, made = []) {
+    chat.leaf = leaf;
+    chat.updatedAt = Date.now();
+    this.keeper.keep({ kind: "put", chat, messages: made });
+    this.observer.onChat(chat.id);
+    this.observer.onList();
+  }
+
+  /** @param {string} _messageId */
+  isWritten(_messageId) {
+    return false;
+  }
+
+  /**
+   * The message that a chat showed last may be gone, by another tab's doing.
+   * @param {string} chatId
+   */
+  #mend(chatId) {
+    const chat = this.#chats.get(chatId);
+    const tree = this.tree(chatId);
+    if (!chat || chat.leaf === null || tree.has(chat.leaf)) return;
+    const first = [...tree.values()].findLast(({ parent }) => parent === null);
+    chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
+  }
+
+  /** @param {Change} change */
+  async #changedElsewhere(change) {
+    if (!this.#database) return;
+    const changed = await takeIn(this.#database, change, {
+      chats: this.#chats,
+      trees: this.#trees,
+      isOurs: (messageId) => this.isWritten(messageId),
+    });
+    if (changed && change.kind !== "everything") {
+      this.#mend(change.chatId);
+      this.observer.onChat(change.chatId);
+    }
+    if (change.kind !== "message") this.observer.onList();
+  }
+}

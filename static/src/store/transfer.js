@@ -1,0 +1,166 @@
+/**
+ * All chats as one file, and back. What comes in is checked, since a file may be anything.
+ */
+
+import { defaultSettings, newChat, newId, newMessage } from "../model/chat.js";
+
+/**
+ * @typedef {import("../model/chat.js").Chat} Chat
+ * @typedef {import("../model/chat.js").Message} Message
+ * @typedef {import("../model/chat.js").Status} Status
+ */
+
+const KIND = "ds4trio-chats";
+const VERSION = 1;
+
+const EFFORTS = ["none", "low", "medium", "high"];
+/** @type {readonly Status[]} */
+const ENDS = ["done", "cut", "stopped", "failed"];
+
+/**
+ * @param {Chat[]} chats
+ * @param {Message[]} messages
+ * @returns {string} JSON
+ */
+export function exported(chats, messages) {
+  return JSON.stringify({ kind: KIND, version: VERSION, chats, messages }, null, 1);
+}
+
+/**
+ * @param {string} name
+ * @param {string} json
+ */
+export function download(name, json) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([json], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/**
+ * Reads what `exported` wrote. Everything gets new names, so that nothing here is overwritten and
+ * a file may be read twice.
+ * @param {string} text
+ * @returns {{chats: Chat[], messages: Message[]}}
+ * @throws {Error} with words for the reader
+ */
+export function imported(text) {
+  const data = parsed(text);
+  if (data?.kind !== KIND || !Array.isArray(data.chats) || !Array.isArray(data.messages)) {
+    throw new Error("This file has no chats of this page.");
+  }
+  if (data.version !== VERSION) throw new Error("This file is of a newer page than this one.");
+  const chats = data.chats.filter(isObject);
+  const messages = data.messages.filter(isObject);
+  /** @type {Map<string, string>} */
+  const names = new Map();
+  for (const { id } of [...chats, ...messages]) names.set(String(id), newId());
+  const known = new Set(chats.map((/** @type {any} */ { id }) => String(id)));
+  return {
+    chats: chats.map((/** @type {any} */ chat) => chatFrom(chat, names)),
+    messages: messages
+      .filter((/** @type {any} */ { chatId }) => known.has(String(chatId)))
+      .map((/** @type {any} */ message) => messageFrom(message, names)),
+  };
+}
+
+/** @param {unknown} value */
+function isObject(value) {
+  return typeof value === "object" && value !== null;
+}
+
+/**
+ * @param {string} text
+ * @returns {any}
+ */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("This file is not JSON.");
+  }
+}
+
+/**
+ * @param {any} data
+ * @param {Map<string, string>} names
+ * @returns {Chat}
+ */
+function chatFrom(data, names) {
+  const chat = like(newChat(0), data);
+  return {
+    ...chat,
+    id: names.get(String(data.id)) ?? newId(),
+    leaf: names.get(String(data.leaf)) ?? null,
+    settings: settingsFrom(data.settings),
+  };
+}
+
+/** @param {any} data */
+function settingsFrom(data) {
+  const settings = like(defaultSettings(), data ?? {});
+  const { system, effort, ...numbers } = settings;
+  for (const [name, value] of Object.entries(numbers)) {
+    if (value !== null && !Number.isFinite(value)) Object.assign(settings, { [name]: null });
+  }
+  return { ...settings, effort: EFFORTS.includes(`${effort}`) ? effort : null };
+}
+
+/**
+ * @param {any} data
+ * @param {Map<string, string>} names
+ * @returns {Message}
+ */
+function messageFrom(data, names) {
+  const role = data.role === "user" ? "user" : "assistant";
+  const message = like(newMessage({ chatId: "", parent: null, role }, 0), data);
+  return {
+    ...message,
+    id: names.get(String(data.id)) ?? newId(),
+    chatId: names.get(String(data.chatId)) ?? "",
+    parent: names.get(String(data.parent)) ?? null,
+    role,
+    status: ENDS.includes(message.status) ? message.status : "interrupted",
+    attachments: texts(data.attachments, ["name", "text"]),
+    calls: texts(data.calls, ["name", "arguments"]),
+    stats: null,
+    fault: null,
+    responseId: null, // another server, or a later one, does not know it
+    sequence: -1,
+  };
+}
+
+/**
+ * The form's fields with the data's values, where these are of the same kind.
+ * @template {object} T
+ * @param {T} form
+ * @param {any} data
+ * @returns {T}
+ */
+function like(form, data) {
+  const filled = /** @type {any} */ ({ ...form });
+  for (const [name, value] of Object.entries(form)) {
+    const given = data[name];
+    const fits = value === null ? ["number", "string"].includes(typeof given) : true;
+    if (fits && (value === null || typeof given === typeof value) && given !== null) {
+      filled[name] = given;
+    }
+  }
+  return filled;
+}
+
+/**
+ * @template {string} T
+ * @param {unknown} list
+ * @param {T[]} names
+ * @returns {Record<T, string>[]}
+ */
+function texts(list, names) {
+  if (!Array.isArray(list)) return [];
+  return list.map((one) =>
+    /** @type {Record<T, string>} */ (
+      Object.fromEntries(names.map((name) => [name, String(one?.[name] ?? "")]))
+    ),
+  );
+}

@@ -1,0 +1,146 @@
+/**
+ * The list of chats: pinned ones first, with a mark where an answer is being written, a search
+ * through all of them, and what can be done with one.
+ */
+
+/**
+ * @typedef {import("../chats.js").Chats} Chats
+ * @typedef {import("../model/chat.js").Chat} Chat
+ */
+
+const SEARCH_AFTER_MS = 150;
+
+export class ChatList {
+  /** @type {Set<string>|null} what a search has found */
+  #found = null;
+  #renaming = "";
+  #timer = 0;
+  #chats;
+  #elements;
+  #on;
+  #currentId = "";
+
+  /**
+   * @param {{list: HTMLElement, search: HTMLInputElement, empty: HTMLElement}} elements
+   * @param {Chats} chats
+   * @param {{open: (chatId: string) => void}} on
+   */
+  constructor(elements, chats, on) {
+    this.#elements = elements;
+    this.#chats = chats;
+    this.#on = on;
+    elements.search.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = window.setTimeout(() => void this.#search(), SEARCH_AFTER_MS);
+    });
+  }
+
+  /** @param {string} currentId */
+  show(currentId) {
+    this.#currentId = currentId;
+    if (this.#renaming) return; // the field must not go away under the reader's hands
+    const { list, empty } = this.#elements;
+    const shown = this.#chats.list.filter(
+      ({ id, leaf }) => (leaf !== null || id === currentId) && (this.#found?.has(id) ?? true),
+    );
+    const focused = document.activeElement;
+    const focusedId = list.contains(focused)
+      ? /** @type {HTMLElement} */ (focused).closest("li")?.dataset.id
+      : undefined;
+    const action = /** @type {HTMLElement|null} */ (focused)?.dataset.action;
+    list.replaceChildren(...shown.map((chat) => this.#item(chat)));
+    if (focusedId) {
+      const item = list.querySelector(`li[data-id="${CSS.escape(focusedId)}"]`);
+      /** @type {HTMLElement|null} */ (item?.querySelector(`[data-action="${action}"]`))?.focus();
+    }
+    empty.hidden = shown.length > 0;
+    empty.textContent = this.#found ? "Nothing found" : "";
+  }
+
+  async #search() {
+    const query = this.#elements.search.value.trim();
+    this.#found = query ? await this.#chats.search(query) : null;
+    this.show(this.#currentId);
+  }
+
+  /** @param {Chat} chat */
+  #item(chat) {
+    const item = document.createElement("li");
+    item.dataset.id = chat.id;
+    item.toggleAttribute("data-pinned", chat.pinned);
+    const busy = this.#chats.runsIn(chat.id).length > 0;
+    item.toggleAttribute("data-busy", busy);
+    const open = button("open", chat.title, () => this.#on.open(chat.id));
+    open.dir = "auto";
+    open.title = chat.title;
+    if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
+    if (busy) open.setAttribute("aria-description", "an answer is being written");
+    const actions = document.createElement("span");
+    actions.className = "chat-actions";
+    actions.append(
+      button("pin", chat.pinned ? "Unpin" : "Pin", () =>
+        this.#chats.change(chat.id, { pinned: !chat.pinned }),
+      ),
+      button("rename", "Rename", () => this.#rename(chat, item)),
+      button("delete", "Delete", (clicked) => this.#remove(chat, clicked)),
+    );
+    item.append(open, actions);
+    return item;
+  }
+
+  /**
+   * @param {Chat} chat
+   * @param {HTMLElement} item
+   */
+  #rename(chat, item) {
+    this.#renaming = chat.id;
+    const field = document.createElement("input");
+    field.value = chat.title;
+    field.setAttribute("aria-label", "Title");
+    field.dir = "auto";
+    const end = (/** @type {boolean} */ keep) => {
+      if (this.#renaming !== chat.id) return;
+      this.#renaming = "";
+      const title = field.value.trim();
+      if (keep && title) this.#chats.change(chat.id, { title, named: true });
+      this.show(this.#currentId);
+    };
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter") end(true);
+      if (event.key === "Escape") end(false);
+    });
+    field.addEventListener("blur", () => end(true));
+    item.replaceChildren(field);
+    field.select();
+  }
+
+  /**
+   * Asks once more on the button itself.
+   * @param {Chat} chat
+   * @param {HTMLButtonElement} clicked
+   */
+  #remove(chat, clicked) {
+    if (clicked.dataset.sure === undefined) {
+      clicked.dataset.sure = "";
+      clicked.textContent = "Really?";
+      clicked.addEventListener("blur", () => this.show(this.#currentId), { once: true });
+      return;
+    }
+    this.#chats.remove(chat.id);
+  }
+}
+
+/**
+ * @param {string} action
+ * @param {string} text
+ * @param {(button: HTMLButtonElement) => void} on
+ */
+function button(action, text, on) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.dataset.action = action;
+  made.textContent = text;
+  made.addEventListener("click", () => on(made));
+  return made;
+}

@@ -1,0 +1,225 @@
+/**
+ * Where the reader writes. Each chat has a draft of its own, saved as it is typed, and files that
+ * go along; the one button sends or stops.
+ */
+
+/** @typedef {import("../model/chat.js").Attachment} Attachment */
+
+const SAVE_AFTER_MS = 300;
+const MOST_CHARACTERS = 1_000_000;
+
+/**
+ * @typedef {object} On
+ * @property {(text: string, files: Attachment[]) => void} send
+ * @property {() => void} stop
+ * @property {(chatId: string, text: string) => void} draft it is to be kept
+ * @property {(words: string) => void} say for screen readers, and below the field
+ */
+
+/**
+ * @typedef {object} Elements
+ * @property {HTMLFormElement} form
+ * @property {HTMLTextAreaElement} field
+ * @property {HTMLButtonElement} button
+ * @property {HTMLButtonElement} attach
+ * @property {HTMLInputElement} picker
+ * @property {HTMLElement} files
+ */
+
+export class Composer {
+  #saveTimer = 0;
+  #busy = false;
+  #chatId = "";
+  /** @type {Map<string, Attachment[]>} by chat; not kept through a reload */
+  #attached = new Map();
+  #elements;
+  #on;
+
+  /**
+   * @param {Elements} elements
+   * @param {On} on
+   */
+  constructor(elements, on) {
+    const { form, field, attach, picker } = elements;
+    this.#elements = elements;
+    this.#on = on;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.#busy && this.#empty) on.stop();
+      else this.#send();
+    });
+    field.addEventListener("keydown", (event) => {
+      // While an input method composes a word, Enter belongs to it.
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!this.#busy) this.#send();
+    });
+    field.addEventListener("input", () => {
+      this.#fit();
+      this.#refresh();
+      clearTimeout(this.#saveTimer);
+      this.#saveTimer = window.setTimeout(() => this.save(), SAVE_AFTER_MS);
+    });
+    field.addEventListener("paste", (event) => this.#take(event.clipboardData, event));
+    form.addEventListener("dragover", (event) => event.preventDefault());
+    form.addEventListener("drop", (event) => this.#take(event.dataTransfer, event));
+    attach.addEventListener("click", () => picker.click());
+    picker.addEventListener("change", () => {
+      void this.attach([...(picker.files ?? [])]);
+      picker.value = "";
+    });
+    window.addEventListener("pagehide", () => this.save());
+  }
+
+  get text() {
+    return this.#elements.field.value;
+  }
+
+  set text(text) {
+    this.#elements.field.value = text;
+    this.save();
+    this.#fit();
+    this.#refresh();
+  }
+
+  /**
+   * @param {string} chatId
+   * @param {string} draft
+   */
+  show(chatId, draft) {
+    if (chatId === this.#chatId) return;
+    this.save();
+    // What was written before there was any chat goes before what the chat has.
+    const early = this.#chatId ? "" : this.text;
+    this.#chatId = chatId;
+    this.#elements.field.value = early || draft;
+    if (early) this.save();
+    this.#fit();
+    this.#showFiles();
+    this.#refresh();
+  }
+
+  focus() {
+    this.#elements.field.focus();
+  }
+
+  /**
+   * @param {boolean} busy the button stops the answer
+   * @param {boolean} stopping it was already asked to
+   */
+  setBusy(busy, stopping) {
+    const { button } = this.#elements;
+    this.#busy = busy;
+    button.dataset.mode = busy ? "stop" : "send";
+    button.setAttribute("aria-label", busy ? "Stop" : "Send");
+    button.title = busy ? "Stop (Esc)" : "Send (Enter)";
+    this.#refresh(stopping);
+  }
+
+  /** Keeps the draft now. */
+  save() {
+    clearTimeout(this.#saveTimer);
+    this.#saveTimer = 0;
+    if (this.#chatId) this.#on.draft(this.#chatId, this.text);
+  }
+
+  /**
+   * Reads files as text; one that is none is refused.
+   * @param {File[]} files
+   */
+  async attach(files) {
+    const chatId = this.#chatId;
+    for (const file of files) {
+      const text = await readText(file);
+      if (text === null) {
+        this.#on.say(`${file.name} is not a text, or is too long, and was not attached.`);
+        continue;
+      }
+      this.#attached.set(chatId, [...this.#files(chatId), { name: file.name, text }]);
+    }
+    this.#showFiles();
+    this.#refresh();
+    this.focus();
+  }
+
+  get #empty() {
+    return this.text.trim() === "" && this.#files(this.#chatId).length === 0;
+  }
+
+  /** @param {string} chatId */
+  #files(chatId) {
+    return this.#attached.get(chatId) ?? [];
+  }
+
+  #send() {
+    const text = this.text.trim();
+    const files = this.#files(this.#chatId);
+    if (this.#empty || this.#busy || !this.#chatId) return;
+    this.#attached.delete(this.#chatId);
+    this.#showFiles();
+    this.text = "";
+    this.#on.send(text, files);
+  }
+
+  /**
+   * @param {DataTransfer|null} data
+   * @param {Event} event
+   */
+  #take(data, event) {
+    const files = [...(data?.files ?? [])];
+    if (files.length === 0) return;
+    event.preventDefault();
+    void this.attach(files);
+  }
+
+  #showFiles() {
+    const { files } = this.#elements;
+    const attached = this.#files(this.#chatId);
+    files.hidden = attached.length === 0;
+    files.replaceChildren(
+      ...attached.map((file) => {
+        const item = document.createElement("li");
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "plain";
+        button.textContent = "×";
+        button.setAttribute("aria-label", `Leave ${file.name} out`);
+        button.addEventListener("click", () => {
+          const rest = this.#files(this.#chatId).filter((other) => other !== file);
+          this.#attached.set(this.#chatId, rest);
+          this.#showFiles();
+          this.#refresh();
+          this.focus();
+        });
+        item.append(file.name, button);
+        return item;
+      }),
+    );
+  }
+
+  #refresh(stopping = false) {
+    this.#elements.button.disabled = this.#busy ? stopping : this.#empty;
+  }
+
+  /** Grows the field with its text where the style sheet cannot (`field-sizing`). */
+  #fit() {
+    if (CSS.supports("field-sizing", "content")) return;
+    const { field } = this.#elements;
+    field.style.height = "auto";
+    field.style.height = `${field.scrollHeight}px`;
+  }
+}
+
+/**
+ * @param {File} file
+ * @returns {Promise<string|null>} null for what is no text, or too long
+ */
+async function readText(file) {
+  if (file.size > 4 * MOST_CHARACTERS) return null;
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    return text.includes("\0") || text.length > MOST_CHARACTERS ? null : text;
+  } catch {
+    return null;
+  }
+}

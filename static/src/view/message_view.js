@@ -1,0 +1,102 @@
+/**
+ * One message on the page: its parts from a template, its actions, and, where there are several
+ * versions of it, the way from one to the other. What a question and an answer have in common.
+ */
+
+/**
+ * @typedef {import("../model/chat.js").Message} Message
+ * @typedef {import("../wire/run.js").Run} Run
+ * @typedef {"copy"|"edit"|"remove"|"again"|"thrice"|"continue"} Action
+ */
+
+/**
+ * @typedef {object} Actions
+ * @property {(action: Action, message: Message) => void} act
+ * @property {(message: Message, text: string) => void} ask an edited question
+ * @property {(message: Message) => void} switchTo a version
+ */
+
+/**
+ * @typedef {object} Context
+ * @property {Run|null} run the answer is alive
+ * @property {Message[]} versions of the message, itself among them
+ * @property {boolean} near it is in view, or soon will be
+ * @property {boolean} last nothing follows it
+ * @property {boolean} busy an answer of the chat is alive
+ */
+
+export class MessageView {
+  message;
+  element;
+  /** @type {Record<string, HTMLElement>} */
+  parts = {};
+  /** @type {Record<string, HTMLElement>} */
+  buttons = {};
+  #actions;
+  #versions = "";
+
+  /**
+   * @param {string} template id
+   * @param {Message} message
+   * @param {Actions} actions
+   */
+  constructor(template, message, actions) {
+    const source = /** @type {HTMLTemplateElement} */ (document.getElementById(template));
+    const copy = /** @type {DocumentFragment} */ (source.content.cloneNode(true));
+    this.message = message;
+    this.element = /** @type {HTMLElement} */ (copy.firstElementChild);
+    this.#actions = actions;
+    for (const found of this.element.querySelectorAll("[data-part], [data-action]")) {
+      const element = /** @type {HTMLElement} */ (found);
+      const { part, action } = element.dataset;
+      if (part) this.parts[part] = element;
+      if (!action) continue;
+      this.buttons[action] = element;
+      element.addEventListener("click", () => this.onAction(action));
+    }
+  }
+
+  /** @param {string} action */
+  onAction(action) {
+    this.#actions.act(/** @type {Action} */ (action), this.message);
+  }
+
+  /** @param {Message[]} versions */
+  showVersions(versions) {
+    const at = versions.findIndex(({ id }) => id === this.message.id);
+    const shown = `${versions.map(({ id }) => id).join()} ${at}`;
+    if (shown === this.#versions) return;
+    this.#versions = shown;
+    this.parts.versions.hidden = versions.length < 2;
+    this.parts.versions.replaceChildren(
+      this.#step("‹", "Version before", versions[at - 1]),
+      ` ${at + 1} of ${versions.length} `,
+      this.#step("›", "Version after", versions[at + 1]),
+    );
+  }
+
+  /**
+   * @param {string} name
+   * @param {string} text
+   */
+  set(name, text) {
+    const part = this.parts[name];
+    if (part && part.textContent !== text) part.textContent = text;
+  }
+
+  /**
+   * @param {string} sign
+   * @param {string} label
+   * @param {Message|undefined} version
+   */
+  #step(sign, label, version) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.textContent = sign;
+    button.setAttribute("aria-label", label);
+    button.disabled = version === undefined;
+    if (version) button.addEventListener("click", () => this.#actions.switchTo(version));
+    return button;
+  }
+}

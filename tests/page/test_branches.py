@@ -1,0 +1,132 @@
+"""Other questions, other answers, and the way between them."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.texts import counted
+from tests.page.visit import Visit
+
+pytestmark = pytest.mark.browser
+
+
+def edit(reader: Visit, number: int, text: str) -> None:
+    question = reader.questions.nth(number)
+    question.hover()
+    reader.button("Edit", of=question).click()
+    field = reader.page.get_by_label("Your question, to be changed").locator("visible=true")
+    field.fill(text)
+    field.press("Enter")
+
+
+def test_an_edited_question_is_a_branch_and_the_old_one_stays(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.ask_and_wait("second")
+    edit(reader, 0, "another first")
+    reader.expect_status("done")
+    expect(reader.questions).to_have_count(1)
+    expect(reader.text).to_contain_text("You said: another first")
+    versions = reader.questions.first.locator("[data-part=versions]")
+    expect(versions).to_contain_text("2 of 2")
+    assert len(reader.body("another first")["input"]) == 1
+    reader.button("Version before", of=versions).click()
+    expect(reader.questions).to_have_count(2)
+    expect(reader.text).to_contain_text("You said: second")
+    reader.page.reload()
+    expect(reader.questions).to_have_count(2)
+    reader.button("Version after", of=reader.questions.first).click()
+    expect(reader.text).to_contain_text("You said: another first")
+
+
+def test_editing_can_be_left(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.button("Edit", of=reader.questions.last).click()
+    field = reader.page.get_by_label("Your question, to be changed")
+    field.fill("thrown away")
+    field.press("Escape")
+    expect(field).to_be_hidden()
+    expect(reader.questions.last).to_contain_text("first")
+    expect(reader.answers).to_have_count(1)
+
+
+def test_another_answer_is_a_version(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.button("Try again").click()
+    expect(reader.part("versions")).to_contain_text("2 of 2")
+    reader.expect_status("done")
+    reader.ask_and_wait("second")
+    before = reader.answers.first
+    before.hover()
+    reader.button("Version before", of=before).click()
+    expect(reader.questions).to_have_count(1)  # what followed hangs on the other version
+    expect(reader.part("versions")).to_contain_text("1 of 2")
+    reader.button("Version after").click()
+    expect(reader.questions).to_have_count(2)
+
+
+def test_three_answers_stream_at_once_and_can_be_looked_at_meanwhile(reader: Visit) -> None:
+    reader.ask_and_wait("count 300")
+    before = reader.sent()
+    reader.button("Ask three times").click()
+    expect(reader.part("versions")).to_contain_text("2 of 4")
+    expect(reader.text).to_contain_text("w20")
+    for version in ("3 of 4", "4 of 4"):
+        reader.button("Version after").click()
+        expect(reader.part("versions")).to_contain_text(version)
+        reader.expect_status("answering")
+        expect(reader.text).to_contain_text("w20")
+    reader.expect_status("done")
+    for version in ("4 of 4", "3 of 4", "2 of 4"):
+        expect(reader.part("versions")).to_contain_text(version)
+        reader.expect_status("done")
+        expect(reader.text).to_have_text(counted(1, 300).strip())
+        reader.button("Version before").click()
+    after = reader.sent()
+    assert len(after["bodies"]) == len(before["bodies"]) + 3
+    assert len({body["stream_id"] for body in after["bodies"][-3:]}) == 3
+    assert after["sockets"] == before["sockets"]
+
+
+def test_candidates_outlive_a_reload_in_their_first_moment(reader: Visit) -> None:
+    reader.ask_and_wait("count 100")
+    reader.button("Ask three times").click()
+    reader.page.reload()
+    expect(reader.part("versions")).to_contain_text("2 of 4")
+    reader.expect_status("done")
+    assert reader.said().strip() == counted(1, 100).strip()
+
+
+def test_a_stopped_answer_goes_on(reader: Visit) -> None:
+    reader.ask("count 200")
+    expect(reader.text).to_contain_text("w30")
+    reader.page.keyboard.press("Escape")
+    reader.expect_status("stopped")
+    reader.button("Continue").click()
+    expect(reader.part("versions")).to_contain_text("2 of 2")
+    reader.expect_status("done")
+    assert reader.said().strip() == counted(1, 200).strip()
+    body = reader.sent()["bodies"][-1]
+    assert body["continue_final_message"] is True
+    assert [item["role"] for item in body["input"]] == ["user", "assistant"]
+
+
+def test_an_answer_that_met_its_limit_says_so_and_can_go_on(reader: Visit) -> None:
+    reader.ask_and_wait("cut", "cut")
+    expect(reader.part("note")).to_have_text("Reached the length limit")
+    expect(reader.button("Continue")).to_be_visible()
+
+
+def test_a_message_is_deleted_with_what_follows(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.ask_and_wait("second")
+    reader.button("Delete").click()
+    expect(reader.answers).to_have_count(1)
+    expect(reader.questions).to_have_count(2)
+    first = reader.questions.first
+    first.hover()
+    reader.button("Delete", of=first).click()
+    expect(reader.page.locator("#messages > li")).to_have_count(0)
+    reader.page.reload()
+    reader.ready()
+    expect(reader.page.locator("#messages > li")).to_have_count(0)

@@ -1,0 +1,162 @@
+"""The list of chats, and that nothing in it is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.visit import Visit
+
+pytestmark = pytest.mark.browser
+
+
+def titles(reader: Visit) -> list[str]:
+    return reader.page.locator("#chat-list [data-action=open]").all_inner_texts()
+
+
+def three_chats(reader: Visit) -> None:
+    for number, name in enumerate(("apples", "pears", "plums")):
+        if number:
+            reader.new_chat()
+        reader.ask_and_wait(name)
+
+
+def test_history_survives_a_reload(reader: Visit) -> None:
+    three_chats(reader)
+    reader.page.reload()
+    expect(reader.text).to_contain_text("You said: plums")
+    assert titles(reader) == ["plums", "pears", "apples"]
+    reader.open_chat("apples")
+    expect(reader.text).to_contain_text("You said: apples")
+    reader.ask_and_wait("more")
+    assert titles(reader)[0] == "apples"
+    body = reader.body("more")
+    assert body["previous_response_id"].startswith("resp_")
+    assert len(body["input"]) == 1
+
+
+def test_chats_are_renamed_pinned_searched_and_deleted(reader: Visit) -> None:
+    three_chats(reader)
+    reader.do_in_list("apples", "Pin")
+    expect(reader.chats.first).to_contain_text("apples")
+    reader.do_in_list("pears", "Rename")
+    reader.page.get_by_label("Title").fill("Fruit of a tree")
+    reader.page.get_by_label("Title").press("Enter")
+    search = reader.page.get_by_label("Search all chats")
+    search.fill("said pears")  # of the text, since the title is another
+    expect(reader.chats).to_have_count(1)
+    expect(reader.chats).to_contain_text("Fruit of a tree")
+    search.fill("nowhere")
+    expect(reader.page.locator("#chat-list-empty")).to_have_text("Nothing found")
+    search.fill("")
+    expect(reader.chats).to_have_count(3)
+    reader.page.reload()
+    expect(reader.chats).to_have_count(3)
+    assert titles(reader) == ["apples", "plums", "Fruit of a tree"]
+    reader.do_in_list("plums", "Delete")
+    reader.do_in_list("plums", "Really?")
+    expect(reader.chats).to_have_count(2)
+    reader.page.reload()
+    expect(reader.chats).to_have_count(2)
+
+
+def test_two_tabs_show_the_same_chats_and_write_side_by_side(reader: Visit) -> None:
+    reader.ask_and_wait("shared")
+    other = reader.another_tab()
+    expect(other.text).to_contain_text("You said: shared")
+    other.new_chat()
+    other.ask_and_wait("of the second")
+    expect(reader.chats).to_have_count(2)
+    expect(reader.text).to_contain_text("You said: shared")
+    other.do_in_list("of the second", "Rename")
+    other.page.get_by_label("Title").fill("renamed there")
+    other.page.get_by_label("Title").press("Enter")
+    expect(reader.chats.filter(has_text="renamed there")).to_have_count(1)
+    other.open_chat("shared")
+    other.ask_and_wait("from the second")
+    reader.ask_and_wait("from the first")
+    for tab in (reader, other):
+        tab.page.reload()
+        expect(tab.page.locator("#title")).to_have_text("shared")
+        expect(tab.questions).to_have_count(2)  # each went on from what it showed: two versions
+        expect(tab.questions.last.locator("[data-part=versions]")).to_contain_text("of 2")
+
+
+def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
+    three_chats(reader)
+    other = reader.another_tab()
+    expect(other.chats).to_have_count(3)
+    reader.do_in_list("plums", "Delete")
+    reader.do_in_list("plums", "Really?")
+    expect(other.chats).to_have_count(2)
+    expect(other.page.locator("#title")).not_to_have_text("plums")
+    other.ask_and_wait("still works")
+
+
+def exported(reader: Visit, path: Path) -> Path:
+    with reader.page.expect_download() as download:
+        reader.page.get_by_role("button", name="Export").click()
+    assert re.fullmatch(r"ds4trio-chats-[\d-]+\.json", download.value.suggested_filename)
+    file = path / "chats.json"
+    download.value.save_as(file)
+    return file
+
+
+def test_export_and_import(reader: Visit, tmp_path: Path) -> None:
+    three_chats(reader)
+    file = exported(reader, tmp_path)
+    assert len(json.loads(file.read_text())["chats"]) == 3
+    reader.page.locator("#import-file").set_input_files(file)
+    expect(reader.page.locator("#composer-hint")).to_have_text("3 chats came in.")
+    expect(reader.chats).to_have_count(6)
+    reader.page.reload()
+    expect(reader.chats).to_have_count(6)
+    reader.chats.nth(1).get_by_role("button").first.click()
+    expect(reader.text).to_contain_text("You said: plums")
+    reader.ask_and_wait("after the import")
+
+
+RUBBISH = [
+    "{",
+    "null",
+    "[]",
+    '{"kind": "ds4trio-chats", "version": 1, "chats": [null], "messages": [3]}',
+    '{"kind": "ds4trio-chats", "version": 2, "chats": [], "messages": []}',
+    json.dumps(
+        {
+            "kind": "ds4trio-chats",
+            "version": 1,
+            "chats": [
+                {"id": "a", "leaf": "m", "title": {"x": 1}, "settings": 7, "pinned": "yes"},
+                {"id": "b", "leaf": "gone", "title": "<img src=x onerror='window.pwned=1'>"},
+            ],
+            "messages": [
+                {"id": "m", "chatId": "a", "parent": "m", "role": "system", "text": 5},
+                {"id": "n", "chatId": "a", "parent": "m", "status": "nonsense", "calls": [{}]},
+            ],
+        }
+    ),
+]
+
+
+def test_rubbish_is_refused_or_made_harmless(reader: Visit, tmp_path: Path) -> None:
+    reader.ask_and_wait("mine")
+    said = reader.page.locator("#composer-hint")
+    for number, rubbish in enumerate(RUBBISH):
+        file = tmp_path / "rubbish.json"
+        file.write_text(rubbish)
+        said.evaluate("element => { element.textContent = ''; }")
+        reader.page.locator("#import-file").set_input_files(file)
+        words = r"This file .*\." if number < 3 or number == 4 else r"\d chats? came in\."
+        expect(said).to_have_text(re.compile(words))
+    for item in reader.chats.all():
+        item.get_by_role("button").first.click()
+    reader.page.reload()
+    reader.open_chat("mine")
+    expect(reader.text).to_contain_text("You said: mine")
+    reader.ask_and_wait("still works")
+    assert reader.page.evaluate("window.pwned") is None

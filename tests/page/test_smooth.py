@@ -1,0 +1,187 @@
+"""What the page costs the reader's machine, and that nothing moves under the reader's eyes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.page.texts import MARKDOWN
+from tests.page.visit import Visit, visit
+
+pytestmark = pytest.mark.browser
+
+WATCH = """
+window.longest = 0;
+new PerformanceObserver((list) => {
+  for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration);
+}).observe({ type: "longtask" });
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push(entry.value);
+}).observe({ type: "layout-shift" });
+"""
+
+
+def test_the_page_follows_the_end_only_for_a_reader_who_is_there(reader: Visit) -> None:
+    log = reader.page.locator("#log")
+
+    def distance() -> int:
+        left: int = log.evaluate("e => e.scrollHeight - e.clientHeight - e.scrollTop")
+        return left
+
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word300")
+    assert log.evaluate("e => e.scrollTop") > 100
+    assert distance() < 40
+    log.hover()
+    reader.page.mouse.wheel(0, -300)
+    expect(reader.page.get_by_role("button", name="Latest")).to_be_visible()
+    top = log.evaluate("e => e.scrollTop")
+    expect(reader.text).to_contain_text("word450")
+    assert log.evaluate("e => e.scrollTop") <= top
+    reader.page.get_by_role("button", name="Latest").click()
+    assert distance() < 40
+    reader.page.keyboard.press("Escape")
+    reader.expect_status("stopped")
+
+
+def test_nothing_that_was_read_moves_while_an_answer_comes(reader: Visit) -> None:
+    reader.ask_and_wait("alpha")
+    reader.page.evaluate(WATCH)
+    places = """() => {
+      const log = document.getElementById("log");
+      return [...document.querySelectorAll("#messages .question, [data-part=text] > *")]
+        .slice(0, 2).map((one) => one.getBoundingClientRect().top + log.scrollTop);
+    }"""
+    before = reader.page.evaluate(places)
+    reader.ask("think markdown")
+    reader.expect_status("done")
+    assert reader.page.evaluate(places) == before
+    assert sum(reader.page.evaluate("window.shifts")) < 0.1
+
+
+def test_many_deltas_cost_few_layouts(reader: Visit) -> None:
+    session = reader.context.new_cdp_session(reader.page)
+    session.send("Performance.enable")
+
+    def layouts() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "LayoutCount"))
+
+    reader.page.evaluate(WATCH)
+    before = layouts()
+    reader.ask_and_wait("burst")
+    assert (reader.text.text_content() or "").strip().endswith("w5999")
+    longest = reader.page.evaluate("window.longest")
+    print(f"{layouts() - before:.0f} layouts, {longest:.0f} ms at a time")
+    assert layouts() - before < 1000
+    assert longest < 300
+
+
+def long_chat(path: Path, messages: int) -> Path:
+    chat = {"id": "long", "title": "A long chat", "leaf": f"m{messages - 1}", "updatedAt": 1}
+    made = [
+        {
+            "id": f"m{number}",
+            "chatId": "long",
+            "parent": f"m{number - 1}" if number else None,
+            "role": "assistant" if number % 2 else "user",
+            "text": MARKDOWN if number % 2 else f"Question {number}",
+            "createdAt": number + 1,
+            "status": "done",
+        }
+        for number in range(messages)
+    ]
+    data = {"kind": "ds4trio-chats", "version": 1, "chats": [chat], "messages": made}
+    file = path / "long.json"
+    file.write_text(json.dumps(data))
+    return file
+
+
+def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: Path) -> None:
+    reader.ask_and_wait("alpha")
+    reader.page.locator("#import-file").set_input_files(long_chat(tmp_path, 1000))
+    expect(reader.chats).to_have_count(2)
+    reader.page.evaluate(WATCH)
+    began = reader.page.evaluate("performance.now()")
+    reader.open_chat("A long chat")
+    expect(reader.questions).to_have_count(500)
+    expect(reader.text.locator("math").first).to_be_visible()
+    opened = reader.page.evaluate("performance.now()") - began
+    longest_opening = reader.page.evaluate("window.longest")
+    reader.page.evaluate("window.longest = 0")
+    reader.ask("count 150")
+    reader.expect_status("done")
+    longest = reader.page.evaluate("window.longest")
+    print(f"opened in {opened:.0f} ms ({longest_opening:.0f} ms at a time), streamed {longest:.0f}")
+    assert opened < 3000
+    assert longest_opening < 500
+    assert longest < 200
+
+
+def test_reading_back_through_a_long_chat_does_not_jump(reader: Visit, tmp_path: Path) -> None:
+    reader.ready()
+    reader.page.locator("#import-file").set_input_files(long_chat(tmp_path, 200))
+    reader.open_chat("A long chat")
+    expect(reader.text.locator("math").first).to_be_visible()
+    reader.page.locator("#log").hover()
+    middle = """() => {
+      const log = document.getElementById("log");
+      const at = document.elementFromPoint(innerWidth / 2, 350).closest(".block, .message");
+      window.seen ??= at;
+      return window.seen.getBoundingClientRect().top;
+    }"""
+    for _ in range(5):
+        reader.page.mouse.wheel(0, -1500)
+        reader.page.wait_for_timeout(150)
+        reader.page.evaluate("delete window.seen")
+        before = reader.page.evaluate(middle)
+        reader.page.wait_for_timeout(150)
+        assert abs(reader.page.evaluate(middle) - before) < 3
+
+
+def test_the_first_paint_is_under_a_second_from_a_cold_cache(
+    browser: Browser, scripted_url: str
+) -> None:
+    with visit(browser, scripted_url) as seen:
+        seen.ready()
+        paint = seen.page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        )
+        print(f"first paint after {paint:.0f} ms")
+        assert paint < 1000
+
+
+def test_screen_readers_hear_the_answer_once_and_whole(reader: Visit) -> None:
+    reader.page.evaluate(
+        """() => {
+          window.heard = [];
+          const spoken = document.getElementById("spoken");
+          new MutationObserver(() => window.heard.push(spoken.textContent))
+            .observe(spoken, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    reader.ask_and_wait("alpha")
+    heard = reader.page.evaluate("window.heard")
+    assert len(heard) == 1
+    assert heard[0].startswith("You said: alpha")
+    live = "[aria-live], [role=status], [role=alert], [role=log]"
+    assert reader.answers.last.evaluate(f"element => element.closest('{live}')") is None
+
+
+def test_nothing_sticks_out_sideways(reader: Visit) -> None:
+    reader.ready()
+    reader.draft.fill("x" * 400)
+    reader.draft.press("Enter")
+    reader.expect_status("done")
+    for width in (320, 390, 820, 1440):
+        reader.page.set_viewport_size({"width": width, "height": 700})
+        content, window = reader.page.evaluate(
+            "() => [document.documentElement.scrollWidth, innerWidth]"
+        )
+        assert content <= window
+        log = reader.page.locator("#log")
+        assert log.evaluate("element => element.scrollWidth - element.clientWidth") == 0

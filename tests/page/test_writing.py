@@ -1,0 +1,170 @@
+"""The composer: keys, drafts, files, and the settings that go along."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, FilePayload, expect
+
+from tests.page.visit import Visit, visit
+
+pytestmark = pytest.mark.browser
+
+
+def test_keys_send_break_lines_and_leave_input_methods_alone(reader: Visit) -> None:
+    reader.ready()
+    reader.draft.press_sequentially("one")
+    reader.draft.press("Shift+Enter")
+    reader.draft.press_sequentially("two")
+    reader.draft.dispatch_event("keydown", {"key": "Enter", "isComposing": True})
+    expect(reader.questions).to_have_count(0)
+    reader.draft.press("Enter")
+    asked = reader.questions.locator("[data-part=text]")
+    expect(asked).to_have_text(re.compile("^one\ntwo$"))
+    reader.expect_status("done")
+
+
+def test_a_suggestion_is_asked_and_the_draft_stays(reader: Visit) -> None:
+    reader.ready()
+    reader.draft.fill("my own words")
+    reader.page.get_by_role("button", name="Why does the sea have tides?").click()
+    reader.expect_status("done")
+    expect(reader.text).to_contain_text("You said: Why does the sea have tides?")
+    expect(reader.draft).to_have_value("my own words")
+
+
+def test_drafts_outlive_reloads_and_belong_to_their_chats(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.draft.fill("for the first")
+    reader.new_chat()
+    reader.draft.fill("for the second")
+    reader.page.reload()
+    expect(reader.draft).to_have_value("for the second")
+    reader.open_chat("first")
+    expect(reader.draft).to_have_value("for the first")
+    reader.page.reload()
+    expect(reader.draft).to_have_value("for the first")
+
+
+def test_what_is_written_before_the_page_is_ready_is_kept(reader: Visit) -> None:
+    reader.ready()
+    reader.page.add_init_script(
+        """new MutationObserver((_, observer) => {
+          const field = document.getElementById("draft");
+          if (!field) return;
+          observer.disconnect();
+          field.value = "early words";
+        }).observe(document, {childList: true, subtree: true});"""
+    )
+    reader.page.reload()
+    reader.ready()
+    expect(reader.draft).to_have_value("early words")
+
+
+def test_a_draft_can_be_written_while_an_answer_comes(reader: Visit) -> None:
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word3")
+    reader.draft.fill("next")
+    reader.draft.press("Enter")
+    expect(reader.draft).to_have_value("next")
+    reader.page.keyboard.press("Escape")
+    reader.expect_status("stopped")
+    reader.draft.press("Enter")
+    expect(reader.text).to_contain_text("You said: next")
+
+
+def test_files_go_along_as_text(reader: Visit) -> None:
+    reader.ready()
+    note = FilePayload(name="notes.md", mimeType="text/markdown", buffer=b"use ``` here")
+    picture = FilePayload(name="cat.png", mimeType="image/png", buffer=b"\x89PNG\x00\xff")
+    reader.page.locator("#attach-file").set_input_files([note, picture])
+    expect(reader.page.locator("#files li")).to_have_count(1)
+    expect(reader.page.locator("#composer-hint")).to_contain_text("cat.png is not a text")
+    reader.ask_and_wait("look at this")
+    expect(reader.questions.last.locator("li")).to_have_text("notes.md, 12 characters")
+    content = reader.body("look at this")["input"][-1]["content"]
+    assert content == "notes.md\n````\nuse ``` here\n````\n\nlook at this"
+    expect(reader.page.locator("#files")).to_be_hidden()
+
+
+def test_settings_belong_to_a_chat_and_are_sent(reader: Visit) -> None:
+    reader.ask_and_wait("plain")
+    body = reader.body("plain")
+    assert body["store"] is True
+    assert body["background"] is True
+    assert not {"instructions", "top_p", "seed", "reasoning"} & set(body)
+    reader.page.get_by_role("button", name="Settings").click()
+    for label, value in (
+        ("Instructions", "Be brief."),
+        ("Temperature", "0.7"),
+        ("Top p", "0.9"),
+        ("Top k", "40"),
+        ("Min p", "0.05"),
+        ("Longest answer", "100"),
+        ("Seed", "7"),
+    ):
+        reader.page.get_by_label(label, exact=True).fill(value)
+    reader.page.get_by_label("Thinking", exact=True).select_option("low")
+    reader.page.get_by_role("button", name="Done").click()
+    reader.ask_and_wait("with settings")
+    body = reader.body("with settings")
+    expected = {
+        "instructions": "Be brief.",
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "max_output_tokens": 100,
+        "seed": 7,
+        "reasoning": {"effort": "low"},
+    }
+    assert {name: body[name] for name in expected} == expected
+    reader.page.reload()
+    reader.ask_and_wait("after a reload")
+    assert reader.body("after a reload")["instructions"] == "Be brief."
+    reader.new_chat()
+    reader.ask_and_wait("in another chat")
+    assert "instructions" not in reader.body("in another chat")
+
+
+def test_the_keys_of_the_page(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    press = reader.page.keyboard.press
+    press("Control+Shift+O")
+    expect(reader.page.locator("#empty")).to_be_visible()
+    expect(reader.draft).to_be_focused()
+    press("Control+k")
+    expect(reader.page.get_by_label("Search all chats")).to_be_focused()
+    reader.page.locator("#log").focus()
+    press("/")
+    expect(reader.draft).to_be_focused()
+    reader.page.locator("#log").focus()
+    press("j")
+    expect(reader.page.locator("#title")).to_have_text("first")
+    press("Control+,")
+    expect(reader.page.locator("#settings")).to_be_visible()
+    press("Escape")
+    press("Shift+?")
+    expect(reader.page.locator("#shortcuts")).to_contain_text("Stop the answer")
+    press("Escape")
+    expect(reader.page.locator("#shortcuts")).to_be_hidden()
+
+
+def test_a_right_to_left_chat_runs_right_to_left(reader: Visit) -> None:
+    reader.ask_and_wait("שלום לכולם")
+    is_rtl = "element => element.matches(':dir(rtl)')"
+    asked = reader.questions.last.locator("[data-part=text]")
+    assert asked.evaluate(is_rtl)
+    reader.draft.fill("שלום")
+    assert reader.draft.evaluate(is_rtl)
+
+
+def test_nothing_moves_for_those_who_asked_for_it(browser: Browser, scripted_url: str) -> None:
+    with visit(browser, scripted_url, reduced_motion="reduce") as seen:
+        seen.ask("ponder")
+        seen.expect_status("reasoning", "waiting", "prefill")
+        running = "document.getAnimations().filter((one) => one.playState === 'running').length"
+        assert seen.page.evaluate(running) == 0
+        seen.page.keyboard.press("Escape")
+        seen.expect_status("stopped")
