@@ -7,14 +7,15 @@ costs little: what is not recognised is text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from ds4trio.chat.dialects import harmony, prompts
+from ds4trio.chat.dialects import call_ids, harmony, prompts
 from ds4trio.chat.dialects.harmony import HarmonyParser
 from ds4trio.chat.dialects.rules import Rules, Writer
 from ds4trio.chat.dialects.signs import Signs
 from ds4trio.chat.dialects.stream import StreamParser
-from ds4trio.chat.dialects.styles import HERMES, Style, style_of
+from ds4trio.chat.dialects.styles import HERMES, PHI, style_of
 from ds4trio.chat.dialects.switches import switches
 from ds4trio.chat.dialects.tags import TAGS, tags_of
 from ds4trio.chat.formats import Format
@@ -45,6 +46,7 @@ RESULT: dict[str, Any] = {
     "tool_call_id": "probe1234",
     "content": "zqresultzq",
 }
+LONG_ID = "call_0123456789"
 
 
 class ToolsLike(Protocol):
@@ -97,9 +99,18 @@ class Dialect:
         self._harmony = {"<|channel|>", "<|message|>"} <= set(tokenizer.control_tokens)
         self._tags = None if self._harmony else tags
         native = style_of(written)
-        self._probe(template or ChatTemplate(source, control_tokens=tokenizer.control_tokens))
-        described = Style(HERMES.name, HERMES.sign, HERMES.openers, HERMES.closers, bare=True)
-        own = native if native is not None and self.tools_variable is not None else described
+        phi = tokenizer.token_id(PHI.sign) is not None
+        self._name_calls: call_ids.Namer | None = None
+        self._probe(
+            template or ChatTemplate(source, control_tokens=tokenizer.control_tokens), phi=phi
+        )
+        own = replace(HERMES, bare=True)
+        if self._tools_beside:
+            own = PHI
+        elif native is not None and self.tools_variable is not None:
+            own = native
+        if own.name == "Kimi":
+            self._name_calls = call_ids.numbered
         self._styles = [own]
         openers = {marker for marker, _ in own.openers}
         for style in (native, HERMES):
@@ -122,6 +133,8 @@ class Dialect:
             self.reasoning_begin = f"{self._tags.opens}\n"
             self.reasoning_end = f"\n{self._tags.closes}\n\n"
         self._writer = Writer(self._signs, own, self._tags, is_harmony=self._harmony)
+        # Where a grammar watches over calls, nothing else is one.
+        self._watched = [style.only(self._writer.openers) for style in self._styles]
 
     def template_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
         """Tools in the form that templates take; None if this one does not, or there are none."""
@@ -132,13 +145,18 @@ class Dialect:
     def messages(
         self, messages: Sequence[Mapping[str, Any]], tools: ToolsLike
     ) -> list[dict[str, Any]]:
-        """The messages for the template: what it cannot write is written as text in them."""
+        """The messages for the template: what it cannot write is written as text in them, and
+        calls have identifiers that it takes."""
         result = [dict(message) for message in messages]
         if not self._writes_calls:
             result = [prompts.calls_as_text(message) for message in result]
+        elif self._name_calls is not None:
+            result = call_ids.renamed(result, self._name_calls)
         if not self._writes_results:
             result = prompts.results_as_text(result)
-        if tools.callable and self.tools_variable is None:
+        if tools.callable and self._tools_beside:
+            result = prompts.with_tools_beside(result, tools.callable)
+        elif tools.callable and self.tools_variable is None:
             instructions = prompts.described(
                 tools.callable, required=tools.choice == "required", parallel=tools.parallel
             )
@@ -164,7 +182,7 @@ class Dialect:
         return StreamParser(
             self._signs,
             tags,
-            self._styles,
+            self._watched if any(tool.strict for tool in tools) else self._styles,
             known,
             thinks=self.thinks_from(prompt_tail),
             trimmed=self._tags is not None and tail.endswith(self._tags.closes),
@@ -192,7 +210,7 @@ class Dialect:
         """
         return self._writer.rules(tools, format, prompt_tail, thinks=self.thinks_from(prompt_tail))
 
-    def _probe(self, template: ChatTemplate) -> None:
+    def _probe(self, template: ChatTemplate, *, phi: bool) -> None:
         """Find out what the template writes."""
 
         def writes(word: str, messages: Sequence[Mapping[str, Any]], **variables: Any) -> bool:
@@ -214,10 +232,17 @@ class Dialect:
                 self.tools_variable = name
                 break
         offered = {self.tools_variable: tools} if self.tools_variable else {}
-        called, answered = [QUESTION, CALL], [QUESTION, CALL, RESULT]
-        self._writes_calls = any(
-            writes("zqplacezq", messages, **offered) for messages in (answered, called)
-        )
+        # Phi-4-mini's takes them with the system message.
+        beside = prompts.with_tools_beside([system, QUESTION], [PROBE])
+        self._tools_beside = phi and not offered and writes(WORD, beside)
+        called = [QUESTION, CALL]
+        answered = [*called, RESULT]
+        written = next((m for m in (answered, called) if writes("zqplacezq", m, **offered)), None)
+        self._writes_calls = written is not None
+        if written is not None:
+            long = call_ids.renamed(written, lambda *_: LONG_ID)
+            if not writes("zqplacezq", long, **offered):
+                self._name_calls = call_ids.nine_characters
         # A template that writes any role knows nothing of results yet.
         knows = self._writes_calls or self.tools_variable is not None
         self._writes_results = knows and writes("zqresultzq", answered, **offered)

@@ -16,6 +16,7 @@ from tests.tiny import make_tiny_tokenizer
 
 __all__ = [
     "CONTROL",
+    "LISTING",
     "TEMPLATES",
     "TOOLS",
     "call",
@@ -54,6 +55,21 @@ TEMPLATES = {
     "Granite": _with("<|tool_call|>") + "{{ '<think></think><response></response>' if thinking }}",
     "gpt-oss": _with("<|channel|>commentary") + "{{ reasoning_effort }}",
     "Gemma 4": LISTING + TURNS + "{{ '<|channel>thought\n<channel|>' if enable_thinking }}",
+    "SmolLM3": LISTING.replace("tools", "xml_tools")
+    + TURNS.replace("CALL", "").replace("{{ c.function.arguments | tojson }}END", "")
+    + THINKING,
+    "Gemma 3": (
+        "{% set told = messages[0].content if messages[0].role == 'system' else '' %}"
+        "{% for m in messages if m.role != 'system' %}"
+        "{% set role = 'model' if m.role == 'assistant' else m.role %}"
+        "<start_of_turn>{{ role }}\n{{ told ~ '\n\n' if told and loop.first }}{{ m.content }}"
+        "<end_of_turn>\n{% endfor %}<start_of_turn>model\n"
+    ),
+    "Phi-4-mini": (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if m.role == 'system' and m.tools %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}"
+        "<|end|>{% endfor %}<|assistant|>"
+    ),
     "Seed": _with("<seed:tool_call>") + "{{ '<seed:think></seed:think>' if thinking_budget }}",
 }
 CONTROL: dict[str, tuple[str, ...]] = {
@@ -77,6 +93,7 @@ CONTROL: dict[str, tuple[str, ...]] = {
         "<|return|>",
     ),
     "Gemma 4": ("<|channel>", "<channel|>"),
+    "Phi-4-mini": ("<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>"),
 }
 """Tokens that have no text; the markers of the others are spelled."""
 

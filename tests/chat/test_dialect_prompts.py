@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ds4trio.chat.dialect import Dialect
 from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tool import Tool
+from ds4trio.errors import InvalidRequest, ModelUnavailable
 from ds4trio.request import Tools
 from tests.chat.dialects import TEMPLATES, TOOLS, call, dialect, pieces_of, tokenizer
 
@@ -45,10 +49,10 @@ def written(own: Dialect, source: str, messages: list[dict[str, Any]], tools: To
     return "".join(segment.text for segment in segments)
 
 
-@pytest.mark.parametrize("name", ["plain", "no system", "Hermes", "Llama 3", "Kimi"])
+@pytest.mark.parametrize("name", [*TEMPLATES, "no system"])
 def test_every_template_tells_of_tools_calls_and_results(name: str) -> None:
     source = NO_SYSTEM if name == "no system" else TEMPLATES[name]
-    own = Dialect(source, tokenizer("plain"))
+    own = Dialect(source, tokenizer("plain" if name == "no system" else name))
     text = written(own, source, TALK, Tools(TOOLS))
     for word in ("Says how it will be.", "maximum", "How will", "I look.", "Köln", "rain", "sent"):
         assert text.count(word) == 1, word
@@ -109,3 +113,59 @@ def test_how_often_a_model_may_call_is_said() -> None:
 )
 def test_odd_messages_are_written_somehow(message: dict[str, Any]) -> None:
     assert dialect("plain").messages([message], Tools(TOOLS))
+
+
+def test_phi_takes_tools_with_the_system_message() -> None:
+    own, source = dialect("Phi-4-mini"), TEMPLATES["Phi-4-mini"]
+    text = written(own, source, [USER], Tools(TOOLS))
+    assert text.startswith('<|system|><|tool|>[{"name": "weather", "description": "Says')
+    assert "# Tools" not in text
+    kind = {"role": "system", "content": "Be kind."}
+    text = written(own, source, [kind, USER], Tools(TOOLS))
+    assert text.startswith('<|system|>Be kind.<|tool|>[{"name": "weather"')
+    assert own.messages([kind, USER], Tools(TOOLS, "none")) == [kind, USER]
+    # The same template with the tokens of another model is told in words.
+    other = Dialect(source, tokenizer("plain"))
+    assert "# Tools" in written(other, source, [USER], Tools(TOOLS))
+
+
+ODD = (
+    "{{ messages[0].content }}",
+    "{{ messages[7].content }}",
+    "{{ messages[-1].tool_calls[0].function.arguments.place.x.y }}",
+    "{% for m in messages %}{{ m.content + '' }}{% endfor %}",
+    "{% for t in tools %}{{ t.function.name }}{% endfor %}",
+    "{% for t in xml_tools or [] %}{{ t['function']['parameters'].pop('type') }}{% endfor %}",
+    "{{ raise_exception('no') }}",
+    "{% if tools %}{{ raise_exception(tools) }}{% endif %}",
+    "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
+    "{{ 1 // 0 }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages | tojson }}",
+    "{{ tools.append(1) }}",
+    "{{ nothing() }}",
+    "{% set ns = namespace(x='<think>') %}{{ ns.x }}</think>",
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "{{ '\ud800' }}",
+    "{% if add_generation_prompt %}<think>\n{% endif %}",
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from(ODD), max_size=4), st.sampled_from(["plain", "Phi-4-mini", "gpt-oss"])
+)
+def test_whatever_a_template_does_the_server_starts(parts: list[str], family: str) -> None:
+    source = "".join(parts)
+    own = Dialect(source, tokenizer(family))
+    assert own.parser("", tools=TOOLS).finish() == []
+    assert own.grammar_rules(Tools(TOOLS, "required")) is not None
+    with contextlib.suppress(InvalidRequest):  # the template's own refusal
+        written(own, source, TALK, Tools(TOOLS))
+
+
+def test_a_template_that_is_none_is_said_to_be() -> None:
+    with pytest.raises(ModelUnavailable):
+        Dialect("{% if %}", tokenizer("plain"))

@@ -19,8 +19,24 @@ from ds4trio.request import Tools
 from tests.chat.dialects import TEMPLATES, TOOLS, dialect, merged, tokenizer, tokens_of, told
 
 FAMILIES = sorted(TEMPLATES)
-THINKING = ["Qwen3", "Magistral", "DeepSeek", "Gemma 4", "Seed", "gpt-oss", "Granite"]
+THINKING = [
+    "Qwen3",
+    "Magistral",
+    "DeepSeek",
+    "Gemma 4",
+    "Seed",
+    "gpt-oss",
+    "Granite",
+    "SmolLM3",
+]
 END = 2
+TOWNS = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Köln"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+NOTHING = {"type": "object", "additionalProperties": False}
 ANSWER = JsonSchema(
     {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 )
@@ -72,6 +88,25 @@ def drawn(compiled: LLMatcher, family: str, seed: int, *, most: int = 2_000) -> 
     return tokens
 
 
+def one_call(family: str, name: str) -> list[int]:
+    """The tokens of a call in the form that the family is made to use."""
+    tools = Tools(
+        (Tool("weather", "", TOWNS), Tool("mail", "", NOTHING)), "required", (name,), False
+    )
+    for seed in range(20):
+        compiled = matcher(family, tools)
+        tokens = drawn(compiled, family, seed)
+        text = as_text(family, tokens)
+        plain = not any(each in text for each in ("think", "THINK", "thought", "analysis"))
+        if compiled.is_accepting() and plain:
+            return tokens
+    raise AssertionError("no seed draws a call alone")
+
+
+def as_text(family: str, tokens: list[int]) -> str:
+    return tokenizer(family).decode(tokens)
+
+
 def calls_in(pieces: list[Piece]) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for piece in pieces:
@@ -112,11 +147,50 @@ def test_strict_tools_leave_the_answer_free(family: str) -> None:
     text = tokens_of(family, f"{speaks}It rains.\n")
     assert accepts(matcher(family, tools), text)
     assert dialect(family).grammar_rules(Tools((Tool("mail"),))) is None
-    # Somewhere in a forced call the wrong city's type cannot stand.
-    forced = matcher(family, Tools((strict,), "required"))
-    right = drawn(forced, family, 1)
-    free = matcher(family, tools)
-    assert free.consume_tokens(right) or family in THINKING
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spoken", ["", "It is so.\n"])
+def test_a_strict_call_that_is_wrong_cannot_be_written(family: str, spoken: str) -> None:
+    tools = Tools((Tool("weather", "", TOWNS, strict=True), Tool("mail")))
+    right = as_text(family, one_call(family, "weather"))
+    if family in ("Llama 3", "gpt-oss"):
+        spoken = ""  # their calls stand at the beginning
+    wrong = tokens_of(family, spoken + right.replace('"Köln"', "7"))
+    assert wrong != tokens_of(family, spoken + right)
+    assert accepts(matcher(family, tools), tokens_of(family, spoken + right))
+    compiled = matcher(family, tools)
+    assert not all(compiled.try_consume_tokens([token]) for token in wrong)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_call_at_most(family: str) -> None:
+    tools = Tools(TOOLS, parallel=False)
+    speaks = "<|channel|>final<|message|>" if family == "gpt-oss" else ""
+    assert accepts(matcher(family, tools), tokens_of(family, f"{speaks}It rains."))
+    single = one_call(family, "mail")
+    assert accepts(matcher(family, tools), single)
+    for seed in range(4):
+        compiled = matcher(family, tools)
+        assert all(compiled.try_consume_tokens([token]) for token in single)
+        more = drawn(compiled, family, seed, most=40)
+        calls = calls_in(merged(told(family, [*single, *more], "", TOOLS)))
+        assert [name for name, _ in calls] == ["mail"]
+    assert not accepts(matcher(family, tools), [*single, *single])
+
+
+def test_what_rules_cannot_watch_is_no_call() -> None:
+    """A brace at the beginning is a call for models that are told of tools in words."""
+    strict = (Tool("weather", "", TOWNS, strict=True),)
+    bad = tokens_of("plain", '\x1c {"name": "weather", "arguments": {}}')
+    assert not accepts(matcher("plain", Tools(strict)), bad)
+    # Another family's call is text where the rules are this family's.
+    answer = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+    tokens = tokens_of("Mistral", answer)
+    assert accepts(matcher("Mistral", Tools(strict)), tokens)
+    assert merged(told("Mistral", tokens, "", strict)) == [Text(answer)]
+    loose = (Tool("weather", "", TOWNS),)
+    assert calls_in(merged(told("Mistral", tokens, "", loose))) == [("weather", "{}")]
 
 
 @pytest.mark.parametrize("family", THINKING)

@@ -111,6 +111,20 @@ WRITTEN: list[tuple[str, str, list[Piece]]] = [
         f'<|tool_call|>[{{"name": "weather", "arguments": {KOELN}}}]<|/tool_call|>',
         ONE,
     ),
+    (
+        "Phi-4-mini",
+        f'<|tool_call|>[{{"name": "weather", "arguments": {KOELN}}}]<|/tool_call|>',
+        ONE,
+    ),
+    ("Phi-4-mini", f'<tool_call>{{"name": "weather", "arguments": {KOELN}}}</tool_call>', ONE),
+    (
+        "SmolLM3",
+        "<think>\nHm.\n</think>\n<tool_call>\n"
+        f'{{"name": "weather", "arguments": {KOELN}}}\n</tool_call>',
+        [ReasoningText("Hm."), *ONE],
+    ),
+    ("Gemma 3", f'<tool_call>\n{{"name": "weather", "arguments": {KOELN}}}\n</tool_call>', ONE),
+    ("Gemma 3", f'{{"name": "weather", "arguments": {KOELN}}}', ONE),
     ("plain", f'<tool_call>\n{{"name": "weather", "arguments": {KOELN}}}\n</tool_call>', ONE),
     ("plain", f'{{"name": "weather", "arguments": {KOELN}}}', ONE),
     (
@@ -221,7 +235,15 @@ def test_without_tools_nothing_is_a_call(family: str, answer: str, expected: lis
     pieces = pieces_of(family, answer, tools=())
     assert all(isinstance(piece, Text | ReasoningText) for piece in pieces)
     text = "".join(piece.text for piece in pieces if isinstance(piece, Text))
-    if family not in ("gpt-oss", "Kimi", "Mistral", "Magistral", "Llama 3"):
+    if family not in (
+        "gpt-oss",
+        "Kimi",
+        "Mistral",
+        "Magistral",
+        "Llama 3",
+        "Phi-4-mini",
+        "SmolLM3",
+    ):
         assert text == answer
     assert "[TOOL_CALLS]" not in text
     assert "<|" not in text or family == "Granite"
@@ -241,6 +263,7 @@ def test_text_goes_on_after_a_broken_call() -> None:
         ("Qwen3", "<think>", "</think>"),
         ("DeepSeek", "<think>", "</think>"),
         ("Magistral", "[THINK]", "[/THINK]"),
+        ("SmolLM3", "<think>", "</think>"),
         ("Seed", "<seed:think>", "</seed:think>"),
         ("Gemma 4", "<|channel>thought", "<channel|>"),
     ],

@@ -13,7 +13,13 @@ from typing import Any
 
 from ds4trio.chat.tool import Tool
 
-__all__ = ["calls_as_text", "described", "results_as_text", "with_instructions"]
+__all__ = [
+    "calls_as_text",
+    "described",
+    "results_as_text",
+    "with_instructions",
+    "with_tools_beside",
+]
 
 Message = dict[str, Any]
 
@@ -47,6 +53,15 @@ def with_instructions(
                 result[number] = _joined(message, instructions, before=True)
                 return result
     return [{"role": roles[0], "content": instructions}, *result]
+
+
+def with_tools_beside(messages: Iterable[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The messages, and tools as JSON text in a field of the system message (Phi-4-mini)."""
+    result = list(messages)
+    if not result or result[0].get("role") != "system":
+        result.insert(0, {"role": "system", "content": ""})
+    told = _json([tool.as_message()["function"] for tool in tools])
+    return [{**result[0], "tools": told}, *result[1:]]
 
 
 def calls_as_text(message: Message) -> Message:

@@ -26,6 +26,8 @@ MOST_CALLS = 16
 """In one answer that must be calls: a small model would go on for ever."""
 
 TEXT = r"/(?s:.*)/"
+UNLIKE_CALL = r"/[\s\x1c-\x1f]*([^\s\x1c-\x1f{](?s:.*))?/"
+"""Text that does not begin with a brace; what is white space to Python is it here."""
 PYTHON_TAG = "<|python_tag|>"
 HARMONY_ANALYSIS = "<|channel|>analysis<|message|>"
 HARMONY_FINAL = "<|channel|>final<|message|>"
@@ -116,6 +118,7 @@ class Writer:
         self._signs = signs
         self._tags = tags
         self._harmony = is_harmony
+        self._bare = style.bare and not is_harmony
         self._form = FORMS.get(style.name, AS_HERMES)
         if is_harmony:
             self._form = AS_HARMONY
@@ -127,6 +130,11 @@ class Writer:
             has_tag = PYTHON_TAG in signs.control
             self._marked = replace(self._form, opener=PYTHON_TAG) if has_tag else AS_HERMES
 
+    @property
+    def openers(self) -> set[str]:
+        """The markers that may begin calls where there are rules."""
+        return {self._form.opener, self._marked.opener}
+
     def rules(
         self, tools: ToolsLike, answer: Format | None, prompt_tail: str, *, thinks: bool
     ) -> Rules | None:
@@ -134,7 +142,8 @@ class Writer:
         callable_tools = tools.callable
         required = bool(callable_tools) and tools.choice == "required"
         strict = any(tool.strict for tool in callable_tools)
-        if not (required or strict or answer is not None):
+        single = bool(callable_tools) and not tools.parallel
+        if not (required or strict or single or answer is not None):
             return None
         formats: dict[str, Format] = {}
         lines: list[str] = []
@@ -155,7 +164,7 @@ class Writer:
         elif in_final:
             return None
         else:
-            body, more = self._free(speaks)
+            body, more = self._free(speaks, many=tools.parallel)
             lines += more
         if in_final:
             start = [f"start: {body}"]
@@ -178,7 +187,7 @@ class Writer:
         thought = "thought /[ \\t\\r\\n]{0,4}/"
         if not thinks:
             thought = f"({self._literal(tags.opens)} {thought})?"
-        return [f"start: {thought} ({body})", self._up_to("thought", tags.closes)]
+        return [f"start: {thought} ({body})", self._up_to("thought", "TEXT", tags.closes)]
 
     def _calls(
         self,
@@ -204,19 +213,28 @@ class Writer:
         one_of = " | ".join(f"call_{number}" for number in range(len(tools)))
         return [f"calls: {calls}", f"call: {one_of}", *lines]
 
-    def _free(self, speaks: str) -> tuple[str, list[str]]:
-        """Text, in which a call is a right one."""
+    def _free(self, speaks: str, *, many: bool) -> tuple[str, list[str]]:
+        """Text, in which a call is a right one; the last thing if there may be no more of them."""
         opener = self._form.opener
+        if self._harmony:
+            return f"{speaks}TEXT | calls", []
+        unlike = [f"UNLIKE_CALL: {UNLIKE_CALL}"]
         if not opener:
-            text = f"{speaks}TEXT" if speaks else "UNLIKE_CALL?"
-            return f"{text} | calls", [] if speaks else [r"UNLIKE_CALL: /\s*[^\s{](?s:.*)/"]
-        return "(spoken calls)* TEXT", [self._up_to("spoken", opener)]
+            return "UNLIKE_CALL | calls", unlike
+        spoken = [self._up_to("spoken", "TEXT", opener)]
+        if not self._bare:
+            return ("(spoken calls)* TEXT", spoken) if many else ("spoken calls | TEXT", spoken)
+        # The parser takes a brace at the beginning for a call, so there is none.
+        begun = [*unlike, self._up_to("begun", "UNLIKE_CALL", opener)]
+        if many:
+            return "UNLIKE_CALL | begun calls (spoken calls)* TEXT", [*begun, *spoken]
+        return "UNLIKE_CALL | begun calls", begun
 
-    def _up_to(self, name: str, marker: str) -> str:
-        """A rule for any text and the marker behind it."""
+    def _up_to(self, name: str, text: str, marker: str) -> str:
+        """A rule for a text and the marker behind it."""
         if self._signs.spell(marker) == marker:
-            return f"{name}[lazy]: TEXT {self._literal(marker)}"
-        return f"{name}: TEXT {self._literal(marker)}"
+            return f"{name}[lazy]: {text} {self._literal(marker)}"
+        return f"{name}: {text} {self._literal(marker)}"
 
     def _literal(self, text: str) -> str:
         """A text with control tokens in it."""

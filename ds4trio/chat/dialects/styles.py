@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 
 from ds4trio.chat.dialects import json_calls, named_calls
 from ds4trio.chat.dialects.reading import Ended, NotACall, Reader, Sink, one_of, space
 from ds4trio.chat.dialects.xml_calls import DSML, FUNCTION, tagged_call
 
-__all__ = ["HERMES", "STYLES", "Style", "bare", "style_of"]
+__all__ = ["HERMES", "PHI", "STYLES", "Style", "bare", "style_of"]
 
 Spell = Callable[[str], str]
 
@@ -38,6 +38,10 @@ class Style:
     def markers(self) -> list[str]:
         """All of them."""
         return [*(marker for marker, _ in self.openers), *self.closers, *self.inner]
+
+    def only(self, openers: Container[str]) -> Style:
+        """The same, but calls begin with these markers alone."""
+        return replace(self, openers=tuple(each for each in self.openers if each[0] in openers))
 
 
 def _json(*closers: str) -> Callable[[Spell, Sink], Reader]:
@@ -125,6 +129,12 @@ HERMES = Style(
     (("<tool_call>", _json_or_tags("</tool_call>")),),
     ("</tool_call>",),
 )
+PHI = Style(
+    "Granite, Phi",
+    "<|tool_call|>",
+    (("<|tool_call|>", _json("<|/tool_call|>")),),
+    ("<|/tool_call|>",),
+)
 
 STYLES = (
     Style(
@@ -189,12 +199,7 @@ STYLES = (
         ),
         ("</tool_call>", "</function>"),
     ),
-    Style(
-        "Granite, Phi",
-        "<|tool_call|>",
-        (("<|tool_call|>", _json("<|/tool_call|>")),),
-        ("<|/tool_call|>",),
-    ),
+    PHI,
     Style(
         "Apriel", "<tool_calls>", (("<tool_calls>", _json("</tool_calls>")),), ("</tool_calls>",)
     ),
