@@ -145,17 +145,21 @@ class Database:
 
     def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Items of responses by their ids, those that there are."""
-        found: dict[str, dict[str, Any]] = {}
+        places: dict[str, set[str]] = {}
         for item_id in item_ids:
             row = self._connection.execute(
-                "SELECT record FROM items JOIN responses r ON r.id = items.response"
+                "SELECT r.id FROM items JOIN responses r ON r.id = items.response"
                 " WHERE items.owner = ? AND items.id = ? AND r.deleted = 0",
                 (owner, item_id),
             ).fetchone()
             if row is not None:
-                record = _unpacked(row[0])
+                places.setdefault(row[0], set()).add(item_id)
+        found: dict[str, dict[str, Any]] = {}
+        for response_id, wanted in places.items():  # each is unpacked once
+            record = self.get(owner, response_id)
+            if record is not None:
                 every = [*record.input, *record.response["output"]]
-                found |= {item["id"]: item for item in every if item["id"] == item_id}
+                found |= {item["id"]: item for item in every if item["id"] in wanted}
         return found
 
     def get(self, owner: str, response_id: str) -> Record | None:
@@ -259,7 +263,14 @@ class _Transaction:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            # A commit that failed may leave it open, and nothing could be stored ever after; a
+            # full disk may have ended it already.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def _unpacked(packed: bytes) -> Record:
