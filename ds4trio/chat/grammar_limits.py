@@ -30,6 +30,11 @@ MOST_RULE_LEVELS = 1200
 DEEPEST_RULE = 40
 """The library refuses deeper brackets by itself."""
 
+MOST_OPTIONAL = 4000
+"""Places in a text of rules where something may be left out. Where they follow one another the
+library's work grows with their square, past its own limits: 15,000 take it 450 MB."""
+
+OPTIONAL = re.compile(r"[?*]|\{\s*[0,]|\(\s*\||\|\s*\)")
 INLINE_SCHEMA = re.compile(r"%json\b\s*")
 
 
@@ -74,6 +79,12 @@ def check_rules(text: str, *, param: str | None) -> None:
     if size > LONGEST_RULES:
         raise InvalidRequest(
             f"the grammar has {size} bytes, and this server compiles at most {LONGEST_RULES}",
+            param=param,
+        )
+    if sum(1 for _ in OPTIONAL.finditer(text)) > MOST_OPTIONAL:
+        raise InvalidRequest(
+            f"the grammar can leave out something in more than {MOST_OPTIONAL} places, which is "
+            "more than this server compiles",
             param=param,
         )
     levels = text.count("~") + text.count("%")

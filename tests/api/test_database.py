@@ -33,9 +33,12 @@ def test_items_of_one_response_cost_reading_it_once(
     database.put("me", record("other"))
     unpacked: list[int] = []
     unpack = module._unpacked
-    monkeypatch.setattr(
-        module, "_unpacked", lambda packed: unpacked.append(len(packed)) or unpack(packed)
-    )
+
+    def counted(packed: bytes) -> Record:
+        unpacked.append(len(packed))
+        return unpack(packed)
+
+    monkeypatch.setattr(module, "_unpacked", counted)
     wanted = [f"long_{i}" for i in range(500)] + ["other_0", "none"]
     assert set(database.items("me", wanted)) == set(wanted) - {"none"}
     assert len(unpacked) == 2

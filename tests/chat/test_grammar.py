@@ -169,6 +169,8 @@ HOSTILE: dict[str, tuple[Format, str]] = {
     "unknown token": (Lark("start: <[99999]>"), "99999"),
     "unknown grammar": (Lark("start: @other"), "other"),
     "left": (Lark("start: s\ns: s"), "no text"),
+    "left out": (Regex("a?" * 4001), "4000 places"),
+    "alternatives": (Regex("(|a)" * 4001), "4000 places"),
     "rules": (rules(1100, "a{0}: a{1}\nA{0}: A{1}"), "levels"),
     "brackets": (rules(300, "a{0}: ((((((((((((a{1}))))))))))))\nA{0}: A{1}"), "levels"),
     "doubled": (rules(60, "a{0}: a{1}\nA{0}: A{1} A{1}"), "too big"),
