@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 from ds4trio.models.load import LoadedModel, load_model
 from ds4trio.models.resolve import resolve
-from tests.serve_check import started, wait_until_ready
 from tests.tiny import make_tiny_model
 
 # The models of most tests are tiny: sharing an operation among threads costs more than it saves,
@@ -34,18 +31,3 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def default_model() -> LoadedModel:
     """The real default model; a test that asks for it is marked ``model``."""
     return load_model(resolve())
-
-
-@pytest.fixture(scope="session")
-def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``ds4trio serve`` in a process of its own, with a tiny model that never ends by itself, at
-    more than a thousand tokens a second: a chat of a few answers, cut short, fits its context."""
-    model = make_tiny_model(
-        tmp_path_factory.mktemp("models") / "talkative",
-        scale=0.5,
-        ends=False,
-        max_position_embeddings=16384,
-    )
-    with started(f"exec {sys.executable} -m ds4trio serve --model {model}") as (_, address):
-        wait_until_ready(address)
-        yield address

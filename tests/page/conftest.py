@@ -43,10 +43,3 @@ def reader(browser: Browser, scripted_url: str) -> Iterator[Visit]:
     """At the scripted server."""
     with visit(browser, scripted_url) as seen:
         yield seen
-
-
-@pytest.fixture
-def real(browser: Browser, server_url: str) -> Iterator[Visit]:
-    """At ``ds4trio`` itself, whose text may be anything."""
-    with visit(browser, server_url) as seen:
-        yield seen

@@ -1,77 +1,257 @@
-"""The page against ``ds4trio`` itself: with a tiny model, whose text may be anything, and with the
-default one, whose text makes sense."""
+"""The page against ``ds4trio serve`` with the default model: one server for all tests, which the
+last one starts anew."""
 
 from __future__ import annotations
 
+import json
 import re
-import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.page.visit import Visit, visit
-from tests.serve_check import started, wait_until_ready
+from tests.page.real import RealServer, RealVisit, real_visit
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.model]
+
+STORY = "Write a long story about a lighthouse keeper."
+HOSTILE = (
+    '<img src="x" onerror="window.hit=1"><script>window.hit=2</script> '
+    "[click](javascript:window.hit=3)"
+)
 
 
-def test_two_questions_survive_a_reload_with_the_draft(real: Visit) -> None:
-    real.ask_and_cut_short("The first question")
-    real.ask_and_cut_short("The second question")
-    answers = [real.answers.nth(number).locator("[data-part=text]") for number in (0, 1)]
-    before = [answer.inner_text() for answer in answers]
-    assert all(before)
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    server = RealServer()
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def real(browser: Browser, server: RealServer) -> Iterator[RealVisit]:
+    with real_visit(browser, server.url) as seen:
+        yield seen
+
+
+def text_file(first: int, words: int) -> str:
+    """Numbers, unlike those of any other ``first``, so that the prefix cache has nothing."""
+    return " ".join(str(first * 1000 + number) for number in range(words // 5))
+
+
+def test_it_answers_remembers_and_reads_nothing_twice(real: RealVisit) -> None:
+    real.ask_and_wait("What is the capital of France? Answer in one word.")
+    expect(real.text).to_contain_text("Paris")
+    expect(real.part("stats")).to_have_text(re.compile(r"\d+ tokens? · .*alone in its batches"))
+    real.ask_and_wait("And of Italy?")
+    expect(real.text).to_contain_text("Rome")
+    assert len(real.asked[1]["input"]) == 1
+    assert real.asked[1]["previous_response_id"] == real.names[0]
+    usage = real.response(real.names[1])["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] >= 32
+    expect(real.part("stats")).to_contain_text("from the cache")
+    expect(real.page.locator("#context-text")).to_contain_text("of 8,192 tokens")
+    expect(real.page.locator("#model")).to_have_text("smollm2-135m-instruct")
+    real.expect_whole(real.names[1])
+
+
+def test_markdown_comes_as_a_page_while_it_is_written(real: RealVisit) -> None:
+    real.ask("Write a Python function that adds two numbers, with a short explanation.")
+    code = real.text.locator("pre code")
+    expect(code).to_contain_text("def ")
+    real.expect_status("answering")
+    real.expect_status("done")
+    expect(code.locator("span").first).to_be_visible()  # highlighted
+    expect(real.text.get_by_role("button", name="Copy").first).to_be_attached()
+    real.expect_whole(real.names[0])
+
+
+def test_a_reload_in_mid_answer_goes_on_to_the_letter(real: RealVisit) -> None:
+    real.ask_at_length(STORY, 80)
+    real.expect_words(10)
+    real.page.reload()
+    real.expect_words(20)
+    real.expect_status("answering")
     real.draft.fill("Half a thou")
     real.page.reload()
-    expect(real.questions).to_have_count(2)
-    assert [answer.inner_text() for answer in answers] == before
+    real.expect_status("cut")
     expect(real.draft).to_have_value("Half a thou")
-    real.ask_and_cut_short("The third question")
+    assert len(real.names) == 1
+    real.expect_whole(real.names[0])
 
 
-def test_an_answer_comes_with_its_speed_and_its_company(real: Visit) -> None:
-    real.ask_and_cut_short("How fast are you?")
-    words = r"\d+ tokens? · .*(alone in its batches|[\d.]+ to a batch)"
-    expect(real.part("stats")).to_have_text(re.compile(words))
-    assert real.part("dots").locator("i").count() >= 1
-
-
-def test_stopping_before_the_first_word_leaves_the_page_ready(real: Visit) -> None:
-    real.ask("Tell me a long story")
-    real.page.keyboard.press("Escape")
-    real.expect_status("stopped", "done", "cut")
-    real.ask_and_cut_short("And now?")
-
-
-def test_the_model_is_named_and_the_policy_holds(real: Visit) -> None:
+def test_a_lost_socket_in_mid_answer_goes_on_to_the_letter(real: RealVisit) -> None:
+    real.ask_at_length(STORY, 50)
+    real.expect_words(10)
+    real.close_socket()
+    expect(real.page.locator("#notice")).to_contain_text("The connection was lost")
+    real.expect_status("cut")
+    real.expect_whole(real.names[0])
     expect(real.page.locator("#link-text")).to_have_text("Connected")
-    expect(real.page.locator("#model")).not_to_be_empty()
+    real.set(maxTokens="5")
+    real.ask_and_wait("And then?")
+    assert real.sockets == 2
+
+
+def test_two_chats_stream_over_one_socket_and_the_panel_shows_it(real: RealVisit) -> None:
+    real.page.get_by_role("button", name="Server").click()
+    panel = real.page.locator("#panel")
+    real.ask_at_length(STORY, 80)
+    real.expect_words(3)
+    real.new_chat()
+    real.ask_at_length("Write a long story about a river.", 80)
+    real.expect_words(3)
+    expect(real.page.locator("#chat-list > li[data-busy]")).to_have_count(2)
+    expect(real.part("stats")).to_contain_text("batch of 2")
+    expect(panel).to_contain_text(re.compile(r"Answers now2 of \d+"))
+    expect(panel).to_contain_text(re.compile(r"To a batch(2\.0|1\.[5-9])"))
+    real.open_chat(STORY)
+    real.expect_status("answering")
+    real.expect_status("cut")
+    real.open_chat("Write a long story about a river.")
+    real.expect_status("cut")
+    assert real.sockets == 1
+    assert len({asked["stream_id"] for asked in real.asked}) == 2
+    for name in real.names:
+        real.expect_whole(name)
+        assert real.response(name)["ds4trio"]["mean_batch_size"] > 1
+
+
+def test_three_more_answers_come_at_once(real: RealVisit) -> None:
+    real.set(maxTokens="40", temperature="1")
+    real.ask_and_wait("Name a colour and say what it reminds you of.")
+    real.button("Ask three times").click()
+    for version in ("2 of 4", "3 of 4", "4 of 4"):
+        expect(real.part("versions")).to_contain_text(version)
+        real.expect_status("done", "cut")
+        expect(real.text).not_to_be_empty()
+        if version != "4 of 4":
+            real.button("Version after").click()
+    assert len(real.names) == 4
+    for name in real.names[1:]:
+        real.expect_whole(name)
+        assert real.response(name)["ds4trio"]["mean_batch_size"] > 1
+
+
+def test_a_long_prompt_is_read_behind_a_bar(real: RealVisit) -> None:
+    bar = real.page.get_by_role("progressbar", name="Reading the prompt")
+    real.set(maxTokens="3")
+    real.attach("numbers.txt", text_file(1, 1000))
+    real.ask("What is this?")
+    expect(bar).to_be_visible()
+    expect(real.part("wait-text")).to_have_text(
+        re.compile(r"Reading: [1-9]\d* of [1-9]\d{3} tokens")
+    )
+    assert 0 < bar.evaluate("bar => bar.value") < bar.evaluate("bar => bar.max")
+    real.expect_status("cut", "done")
+    expect(bar).to_be_hidden()
+    real.expect_whole(real.names[0])
+
+
+def test_it_is_stopped_while_it_reads_and_while_it_answers(real: RealVisit) -> None:
+    real.attach("numbers.txt", text_file(2, 4000))
+    real.ask("What is this?")
+    expect(real.part("wait-text")).to_contain_text("Reading:")
+    real.page.keyboard.press("Escape")
+    real.expect_status("stopped")
+    assert real.response(real.names[0])["status"] == "cancelled"
+    assert real.response(real.names[0])["usage"]["output_tokens"] == 0
+    real.new_chat()
+    real.ask(STORY)
+    real.expect_words(5)
+    real.page.keyboard.press("Escape")
+    real.expect_status("stopped")
+    assert real.response(real.names[1])["status"] == "cancelled"
+    real.expect_whole(real.names[1])
+    real.set(maxTokens="10")
+    real.ask_and_wait("And now?")
+    expect(real.text).not_to_be_empty()
+    assert real.sockets == 1
+
+
+def test_an_answer_that_is_followed_is_stopped_over_http(real: RealVisit) -> None:
+    real.ask(STORY)
+    real.expect_words(5)
+    real.page.reload()
+    real.expect_words(10)
+    real.page.keyboard.press("Escape")
+    real.expect_status("stopped")
+    real.expect_whole(real.names[0])
+
+
+def test_a_cut_answer_goes_on_where_it_was(real: RealVisit) -> None:
+    real.ask_at_length(STORY, 20)
+    real.expect_status("cut")
+    first = real.said()
+    expect(real.part("note")).to_have_text("Reached the length limit")
+    real.button("Continue").click()
+    expect(real.part("versions")).to_contain_text("2 of 2")
+    real.expect_status("cut")
+    # At temperature 0 the two halves are what one answer of both lengths would have been.
+    whole = real.said()
+    assert whole.startswith(first)
+    assert len(whole) > len(first)
+    assert real.asked[1]["continue_final_message"] is True
+    real.new_chat()
+    real.ask_at_length(STORY, 40)
+    real.expect_status("cut")
+    assert real.said() == whole
+
+
+def test_settings_reach_the_server(real: RealVisit) -> None:
+    real.set(system="You are a pirate.", temperature="0.5", maxTokens="12", seed="7")
+    real.ask_and_wait("Who are you?")
+    had = real.response(real.names[0])
+    assert had["instructions"] == "You are a pirate."
+    assert (had["temperature"], had["max_output_tokens"]) == (0.5, 12)
+    assert had["usage"]["output_tokens"] <= 12
+    first = real.said()
+    real.button("Try again").click()
+    expect(real.part("versions")).to_contain_text("2 of 2")
+    real.expect_status("cut", "done")
+    assert real.said() == first  # the seed's doing
+
+
+def test_hostile_output_is_inert(real: RealVisit, tmp_path: Path) -> None:
+    """The model repeats what it finds begun, while it streams and for good."""
+    chat = {"id": "h", "title": "Hostile", "leaf": "a", "updatedAt": 1}
+    messages: list[dict[str, Any]] = [
+        {"id": "q", "parent": None, "role": "user", "text": "Give me the HTML."},
+        {
+            "id": "a",
+            "parent": "q",
+            "role": "assistant",
+            "text": f"Here: {HOSTILE} And again: <img src",
+            "status": "cut",
+        },
+    ]
+    made = [{"chatId": "h", "createdAt": 1, "status": "done", **message} for message in messages]
+    file = tmp_path / "hostile.json"
+    data = {"kind": "ds4trio-chats", "version": 1, "chats": [chat], "messages": made}
+    file.write_text(json.dumps(data))
+    real.page.locator("#import-file").set_input_files(file)
+    real.open_chat("Hostile")
+    real.set(temperature="0", maxTokens="60")
+    real.button("Continue").click()
+    expect(real.part("versions")).to_contain_text("2 of 2")
+    real.expect_status("done", "cut")
+    again = real.response(real.names[0])["output"][0]["content"][0]["text"]
+    assert "onerror" in again
+    assert "<script>" in again
+    assert "javascript:" in again
+    assert real.page.evaluate("window.hit") is None
+    assert real.text.locator("img, script, [onerror], a[href^=javascript]").count() == 0
+    real.errors.clear()
+
+
+def test_the_policy_holds_and_the_api_can_be_read_here(real: RealVisit) -> None:
+    """Every operation and every message is shown, links open what they lead to, and nothing comes
+    from elsewhere (``visiting`` sees to that)."""
     response = real.page.request.get(real.url)
     assert "script-src 'self'" in response.headers["content-security-policy"]
-
-
-def test_two_chats_stream_at_once_and_the_panel_shows_it(real: Visit) -> None:
-    real.page.get_by_role("button", name="Server").click()
-    real.ask("The first of two")
-    expect(real.text).not_to_be_empty(timeout=60_000)
-    real.new_chat()
-    real.ask("The second of two")
-    expect(real.text).not_to_be_empty(timeout=60_000)
-    expect(real.page.locator("#chat-list > li[data-busy]")).to_have_count(2)
-    expect(real.page.locator("#panel")).to_contain_text(re.compile(r"Answers now2 of \d+"))
-    expect(real.part("stats")).to_contain_text("batch of 2")
-    real.page.keyboard.press("Escape")
-    real.expect_status("stopped")
-    real.open_chat("The first of two")
-    real.expect_status("answering")
-    real.page.keyboard.press("Escape")
-    real.expect_status("stopped")
-
-
-def test_the_api_can_be_read_here(real: Visit) -> None:
-    """Every operation and every message is shown, links open what they lead to, and nothing comes
-    from elsewhere (``visit`` sees to that)."""
     real.page.goto(real.url + "/docs")
     expect(real.page.locator("main")).not_to_have_attribute("aria-busy", "true")
     shown = set(real.page.locator("details > summary > code").all_text_contents())
@@ -85,37 +265,23 @@ def test_the_api_can_be_read_here(real: Visit) -> None:
     expect(real.page.locator("#http-Message").get_by_role("cell", name="role")).to_be_visible()
 
 
-# With the default model
-
-
-@pytest.fixture(scope="module")
-def default_url() -> Iterator[str]:
-    with started(f"exec {sys.executable} -m ds4trio serve") as (_, address):
-        wait_until_ready(address)
-        yield address
-
-
-@pytest.fixture
-def default(browser: Browser, default_url: str) -> Iterator[Visit]:
-    with visit(browser, default_url) as seen:
-        yield seen
-
-
-@pytest.mark.model
-def test_the_default_model_answers_and_remembers(default: Visit) -> None:
-    default.ask_and_wait("What is the capital of France? Answer in one word.")
-    expect(default.text).to_contain_text("Paris")
-    default.ask_and_wait("And of Italy?")
-    expect(default.text).to_contain_text("Rome")
-
-
-@pytest.mark.model
-def test_the_default_model_writes_three_answers_at_once(default: Visit) -> None:
-    default.ask_and_wait("Name a colour.")
-    default.button("Ask three times").click()
-    for version in ("2 of 4", "3 of 4", "4 of 4"):
-        expect(default.part("versions")).to_contain_text(version)
-        default.expect_status("done", "cut")
-        expect(default.text).not_to_be_empty()
-        if version != "4 of 4":
-            default.button("Version after").click()
+def test_a_server_that_is_started_anew_is_found_and_the_chat_goes_on(
+    real: RealVisit, server: RealServer
+) -> None:
+    real.ask_and_wait("What is the capital of France? Answer in one word.")
+    real.ask(STORY)
+    real.expect_words(10)
+    server.end()
+    expect(real.page.locator("#notice")).to_contain_text("The connection was lost")
+    expect(real.part("wait-text")).to_contain_text("being looked for")
+    begun = real.said()
+    server.start()
+    real.expect_status("interrupted", "failed")
+    assert real.said().startswith(begun)
+    real.set(maxTokens="20")
+    real.button("Continue").click()
+    expect(real.part("versions")).to_contain_text("2 of 2")
+    real.expect_status("cut", "done")
+    assert real.said().startswith(begun.rstrip())
+    real.ask_and_wait("And of Italy?")
+    real.errors.clear()  # the browser itself reports each refused connection

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -23,7 +23,9 @@ from playwright.sync_api import (
     expect,
 )
 
-__all__ = ["ScriptedServer", "Visit", "scripted_server", "visit"]
+Kind = TypeVar("Kind", bound="Visit")
+
+__all__ = ["ScriptedServer", "Visit", "profile", "scripted_server", "visit", "visiting"]
 
 WATCH_POLICY = """
 window.violations = [];
@@ -159,21 +161,31 @@ class Visit:
 
 @contextmanager
 def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
-    """A fresh profile on the page. In the end nothing may have gone to another host, no part of
-    the policy was broken, and the console has no error that the test did not expect and clear."""
+    """A fresh profile on the page; see ``visiting`` for what must hold in the end."""
+    with profile(browser, **options) as page, visiting(Visit(page.context, page, url)) as seen:
+        yield seen
+
+
+@contextmanager
+def profile(browser: Browser, **options: Any) -> Iterator[Page]:
+    """A fresh profile with one empty tab."""
     context = browser.new_context(**{"viewport": {"width": 1100, "height": 700}, **options})
     context.set_default_timeout(10_000)
     context.add_init_script(WATCH_POLICY)
-    page = context.new_page()
-    seen = Visit(context, page, url)
-    seen.watch(page)
-    page.goto(url)
-    yield seen
-    violations = seen.violations()
+    yield context.new_page()
     context.close()
+
+
+@contextmanager
+def visiting(seen: Kind) -> Iterator[Kind]:
+    """Opens the page. In the end nothing may have gone to another host, no part of the policy was
+    broken, and the console has no error that the test did not expect and clear."""
+    seen.watch(seen.page)
+    seen.page.goto(seen.url)
+    yield seen
+    assert seen.violations() == []
     assert seen.foreign == []
     assert seen.errors == []
-    assert violations == []
 
 
 @dataclass
