@@ -13,6 +13,7 @@ import {
   versionsIn,
 } from "./model/chat.js";
 import { Shelf } from "./shelf.js";
+import { claim } from "./store/claim.js";
 import { bodyOf } from "./wire/body.js";
 import { Runs } from "./wire/runs.js";
 
@@ -27,6 +28,8 @@ import { Runs } from "./wire/runs.js";
 
 export class Chats extends Shelf {
   #runs;
+  /** @type {Map<string, () => void>} lets other tabs at a message that is not at the server yet */
+  #claims = new Map();
 
   /**
    * @param {Database|null} database null where the browser keeps nothing
@@ -36,7 +39,7 @@ export class Chats extends Shelf {
   constructor(database, connection, observer) {
     super(database, observer);
     this.#runs = new Runs(connection, {
-      onNamed: ({ message }) => this.keeper.now(message),
+      onNamed: ({ message }) => void this.#letGo(message),
       onProgress: ({ message }) => {
         this.keeper.soon(message);
         observer.onMessage(message);
@@ -202,24 +205,57 @@ export class Chats extends Shelf {
   #begin(chat, message, path) {
     this.tree(chat.id).set(message.id, message);
     this.#runs.start(message).ask((whole) => bodyOf(chat, path, whole));
+    void claim(message.id, () => this.#unnamed(message));
   }
 
   /**
-   * Goes on with an answer of a page that is gone. What never reached the server is asked anew.
+   * @param {Message} message
+   * @returns {Promise<void>} when the database has its name, or it has ended
+   */
+  #unnamed(message) {
+    if (message.responseId || !isAlive(message)) return Promise.resolve();
+    return new Promise((resolve) => this.#claims.set(message.id, resolve));
+  }
+
+  /** @param {Message} message that has a name, or an end */
+  async #letGo(message) {
+    await this.keeper.now(message);
+    this.#free(message.id);
+  }
+
+  /** @param {string} messageId */
+  #free(messageId) {
+    this.#claims.get(messageId)?.();
+    this.#claims.delete(messageId);
+  }
+
+  /**
+   * Goes on with an answer of a page that is gone. What never reached the server is asked anew,
+   * unless another tab still means to.
    * @param {Message} message
    */
   #resume(message) {
-    const chat = /** @type {Chat} */ (this.get(message.chatId));
-    const run = this.#runs.start(message);
-    if (message.responseId || message.text) return run.resume();
-    const path = pathTo(this.tree(message.chatId), message.parent);
-    run.ask((whole) => bodyOf(chat, path, whole));
+    if (message.responseId || message.text) return this.#runs.start(message).resume();
+    void claim(message.id, async () => {
+      await this.readAgain(message);
+      const chat = this.get(message.chatId);
+      if (!chat || !isAlive(message)) return;
+      const run = this.#runs.start(message);
+      this.observer.onChat(message.chatId);
+      if (message.responseId) return run.resume();
+      const path = pathTo(this.tree(message.chatId), message.parent);
+      run.ask((whole) => bodyOf(chat, path, whole));
+      await this.#unnamed(message);
+    });
   }
 
   /** @param {Message} message */
   #ended(message) {
-    if (this.tree(message.chatId).has(message.id)) this.keeper.now(message);
-    else this.keeper.drop(message);
+    if (this.tree(message.chatId).has(message.id)) void this.#letGo(message);
+    else {
+      this.keeper.drop(message);
+      this.#free(message.id);
+    }
     this.observer.onMessage(message);
     this.observer.onList();
   }

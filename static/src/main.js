@@ -131,6 +131,7 @@ const composer = new Composer(
     draft: (chatId, draft) => {
       if (chats.get(chatId)?.draft !== draft) chats.change(chatId, { draft });
     },
+    files: (chatId, files) => chats.keepFiles(chatId, files),
     say: tell,
   },
 );
@@ -154,9 +155,10 @@ const panel = new PanelView(by("panel"), () => connection.key);
 /** @param {string} chatId */
 async function show(chatId) {
   await chats.open(chatId);
+  const files = await chats.files(chatId);
   currentId = chatId;
   write("current", chatId);
-  composer.show(chatId, chats.get(chatId)?.draft ?? "");
+  composer.show(chatId, chats.get(chatId)?.draft ?? "", files);
   log.show(chatId);
   log.follow();
   list.show(chatId);

@@ -16,6 +16,7 @@ import { search } from "./store/search.js";
 import { takeIn } from "./tabs.js";
 
 /**
+ * @typedef {import("./model/chat.js").Attachment} Attachment
  * @typedef {import("./model/chat.js").Chat} Chat
  * @typedef {import("./model/chat.js").Message} Message
  * @typedef {import("./model/chat.js").Settings} Settings
@@ -177,6 +178,31 @@ export class Shelf {
     this.keeper.keep({ kind: "put", chat, messages: made });
     this.observer.onChat(chat.id);
     this.observer.onList();
+  }
+
+  /**
+   * Files that wait in the composer.
+   * @param {string} chatId
+   * @returns {Promise<Attachment[]>}
+   */
+  async files(chatId) {
+    return (await this.#database?.files(chatId)) ?? [];
+  }
+
+  /**
+   * Keeps them, and with them a chat that has nothing else.
+   * @param {string} chatId
+   * @param {Attachment[]} files
+   */
+  keepFiles(chatId, files) {
+    this.change(chatId, {});
+    this.#database?.putFiles(chatId, files).catch(() => this.observer.onSaveFailed());
+  }
+
+  /** @param {Message} message becomes what the database has, where that is more */
+  async readAgain(message) {
+    const kept = await this.#database?.message(message.id);
+    if (kept) Object.assign(message, kept);
   }
 
   /** @param {string} _messageId */

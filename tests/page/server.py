@@ -113,13 +113,12 @@ async def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--key")
     parser.add_argument("--loading", action="store_true")
-    parser.add_argument("--unknown", nargs="*", default=[], help="fields that are refused")
     arguments = parser.parse_args()
     config = Config()
     config.bind = [f"127.0.0.1:{arguments.port}"]
     config.graceful_timeout = 0.1
     async with trio.open_nursery() as nursery:
-        world = World(nursery, frozenset(arguments.unknown))
+        world = World(nursery)
         app = create_scripted_app(world, arguments.key, arguments.loading)
         urls = await nursery.start(serve, app, config)
         print(urls[0], flush=True)

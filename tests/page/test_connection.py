@@ -51,14 +51,31 @@ def test_a_question_that_waited_for_a_server_outlives_a_reload(reader: Visit) ->
     reader.errors.clear()
 
 
-def test_a_server_that_knows_less_is_asked_for_less(browser: Browser) -> None:
-    unknown = {"background", "return_progress"}
-    with scripted_server("--unknown", *unknown) as server, visit(browser, server.url) as seen:
-        seen.ask_and_wait("alpha")
-        seen.ask_and_wait("beta")
-        bodies = seen.sent()["bodies"]
-        assert len(bodies) == 4  # two were refused, and what they wished for is not asked again
-        assert not unknown & set(bodies[-1])
+def test_two_tabs_ask_an_unsent_question_once(browser: Browser) -> None:
+    with scripted_server("--loading") as server, visit(browser, server.url) as seen:
+        seen.ask("asked once")
+        other = seen.another_tab()
+        expect(other.questions.last).to_contain_text("asked once")
+        with urlopen(Request(f"{server.url}/ready", method="POST")):
+            pass
+        for tab in (seen, other):
+            tab.expect_status("done")
+            expect(tab.text).to_contain_text("You said: asked once")
+        assert len(seen.sent()["bodies"]) == 1
+        seen.errors.clear()  # the browser reports the 503 of each check
+
+
+def test_an_unsent_question_is_asked_by_the_tab_that_is_left(browser: Browser) -> None:
+    with scripted_server("--loading") as server, visit(browser, server.url) as seen:
+        first = seen.another_tab()
+        first.ask("asked by another")
+        seen.open_chat("asked by another")
+        first.page.close()
+        with urlopen(Request(f"{server.url}/ready", method="POST")):
+            pass
+        seen.expect_status("done")
+        assert len(seen.sent()["bodies"]) == 1
+        seen.errors.clear()
 
 
 def test_a_loading_model_is_said_and_waited_for(browser: Browser) -> None:

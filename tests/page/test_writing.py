@@ -88,6 +88,22 @@ def test_files_go_along_as_text(reader: Visit) -> None:
     expect(reader.page.locator("#files")).to_be_hidden()
 
 
+def test_files_that_were_not_sent_outlive_a_reload(reader: Visit) -> None:
+    file: FilePayload = {"name": "kept.txt", "mimeType": "text/plain", "buffer": b"seven"}
+    files = reader.page.locator("#files > li")
+    reader.ready()
+    reader.page.locator("#attach-file").set_input_files([file])
+    expect(files).to_have_count(1)
+    reader.page.wait_for_timeout(100)
+    reader.page.reload()
+    expect(files).to_contain_text("kept.txt")
+    reader.ask_and_wait("what is in it")
+    assert "seven" in reader.body("what is in it")["input"][-1]["content"]
+    reader.page.reload()
+    expect(reader.questions).to_have_count(1)
+    expect(files).to_have_count(0)
+
+
 def test_settings_belong_to_a_chat_and_are_sent(reader: Visit) -> None:
     reader.ask_and_wait("plain")
     body = reader.body("plain")

@@ -16,14 +16,9 @@ __all__ = ["Talk", "World", "cancel", "follow", "looks"]
 
 
 class World:
-    """What outlives a connection: every response, and the ``response.create`` of each.
+    """What outlives a connection: every response, and the ``response.create`` of each."""
 
-    Args:
-        unknown: fields of requests that are refused.
-    """
-
-    def __init__(self, nursery: trio.Nursery, unknown: frozenset[str] = frozenset()) -> None:
-        self.unknown = unknown
+    def __init__(self, nursery: trio.Nursery) -> None:
         self.responses: dict[str, ScriptedResponse] = {}
         self.bodies: list[dict[str, Any]] = []
         self.sockets = 0
@@ -69,10 +64,7 @@ class Talk:
         if "vanish" in text and not ("once" in text and text in world.vanished):
             world.vanished.add(text)
             return True
-        unknown = sorted(self._world.unknown & set(body))
-        if unknown:
-            await self._refuse(lane, "unknown_parameter", "Not known.", unknown[0])
-        elif previous is not None and (previous not in world.responses or "forgotten" in text):
+        if previous is not None and (previous not in world.responses or "forgotten" in text):
             await self._refuse(lane, "previous_response_not_found", f"{previous} is not known.")
         elif "too long" in text:
             await self._refuse(lane, "context_length_exceeded", "9000 tokens, 8192 fit.")
@@ -95,8 +87,8 @@ class Talk:
         async with self._sending:
             await websocket.send(json.dumps(event))
 
-    async def _refuse(self, lane: str, code: str, message: str, param: str | None = None) -> None:
-        error = {"type": "invalid_request_error", "code": code, "message": message, "param": param}
+    async def _refuse(self, lane: str, code: str, message: str) -> None:
+        error = {"type": "invalid_request_error", "code": code, "message": message}
         await self._send({"type": "error", "status": 400, "error": error, "stream_id": lane})
 
 

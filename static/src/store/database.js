@@ -6,6 +6,7 @@
 import { openDB } from "idb";
 
 /**
+ * @typedef {import("../model/chat.js").Attachment} Attachment
  * @typedef {import("../model/chat.js").Chat} Chat
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../model/chat.js").Tree} Tree
@@ -20,10 +21,11 @@ import { openDB } from "idb";
  * @typedef {object} Schema
  * @property {{key: string, value: Chat}} chats
  * @property {{key: string, value: Message, indexes: {chat: string, status: string}}} messages
+ * @property {{key: string, value: Attachment[]}} files by chat, those that were not sent yet
  */
 
 const NAME = "ds4trio";
-const VERSION = 1;
+const VERSION = 2;
 
 export class Database {
   #database;
@@ -43,7 +45,9 @@ export class Database {
   static async open() {
     /** @type {import("idb").IDBPDatabase<Schema>} */
     const database = await openDB(NAME, VERSION, {
-      upgrade(created) {
+      upgrade(created, had) {
+        if (had < 2) created.createObjectStore("files");
+        if (had > 0) return;
         created.createObjectStore("chats", { keyPath: "id" });
         const messages = created.createObjectStore("messages", { keyPath: "id" });
         messages.createIndex("chat", "chatId");
@@ -94,6 +98,23 @@ export class Database {
   /** @returns {Promise<Message[]>} */
   allMessages() {
     return this.#database.getAll("messages");
+  }
+
+  /**
+   * @param {string} chatId
+   * @returns {Promise<Attachment[]|undefined>}
+   */
+  files(chatId) {
+    return this.#database.get("files", chatId);
+  }
+
+  /**
+   * @param {string} chatId
+   * @param {Attachment[]} files
+   */
+  async putFiles(chatId, files) {
+    if (files.length > 0) await this.#database.put("files", files, chatId);
+    else await this.#database.delete("files", chatId);
   }
 
   /** @param {Chat} chat */
@@ -156,6 +177,7 @@ export class Database {
     // On its own and at once: it must hold even if the page goes in the next moment.
     await this.#database.delete("chats", chatId);
     this.#tell({ kind: "chat", chatId });
+    await this.#database.delete("files", chatId);
     await this.#removeMessagesOf(chatId);
   }
 

@@ -44,14 +44,17 @@ export class Keeper {
     if (this.#soon.has(message)) return;
     this.#soon.set(
       message,
-      window.setTimeout(() => this.now(message), SAVE_EVERY_MS),
+      window.setTimeout(() => void this.now(message), SAVE_EVERY_MS),
     );
   }
 
-  /** @param {Message} message */
-  now(message) {
+  /**
+   * @param {Message} message
+   * @returns {Promise<void>} when the database has it, or never will
+   */
+  async now(message) {
     this.drop(message);
-    if (this.#database) this.#database.putMessage(message).catch(this.#onFailed);
+    if (this.#database) await this.#database.putMessage(message).catch(this.#onFailed);
     else this.#onFailed();
   }
 
@@ -62,6 +65,6 @@ export class Keeper {
   }
 
   #all() {
-    for (const message of [...this.#soon.keys()]) this.now(message);
+    for (const message of [...this.#soon.keys()]) void this.now(message);
   }
 }

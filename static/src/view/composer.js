@@ -13,6 +13,7 @@ const MOST_CHARACTERS = 1_000_000;
  * @property {(text: string, files: Attachment[]) => void} send
  * @property {() => void} stop
  * @property {(chatId: string, text: string) => void} draft it is to be kept
+ * @property {(chatId: string, files: Attachment[]) => void} files they are to be kept
  * @property {(words: string) => void} say for screen readers, and below the field
  */
 
@@ -30,7 +31,7 @@ export class Composer {
   #saveTimer = 0;
   #busy = false;
   #chatId = "";
-  /** @type {Map<string, Attachment[]>} by chat; not kept through a reload */
+  /** @type {Map<string, Attachment[]>} by chat */
   #attached = new Map();
   #elements;
   #on;
@@ -85,8 +86,9 @@ export class Composer {
   /**
    * @param {string} chatId
    * @param {string} draft
+   * @param {Attachment[]} files that were kept with it
    */
-  show(chatId, draft) {
+  show(chatId, draft, files) {
     if (chatId === this.#chatId) return;
     this.save();
     // What was written before there was any chat goes before what the chat has.
@@ -94,6 +96,7 @@ export class Composer {
     this.#chatId = chatId;
     this.#elements.field.value = early || draft;
     if (early) this.save();
+    if (!this.#attached.has(chatId)) this.#attached.set(chatId, files);
     this.#fit();
     this.#showFiles();
     this.#refresh();
@@ -135,7 +138,7 @@ export class Composer {
         this.#on.say(`${file.name} is not a text, or is too long, and was not attached.`);
         continue;
       }
-      this.#attached.set(chatId, [...this.#files(chatId), { name: file.name, text }]);
+      this.#keep(chatId, [...this.#files(chatId), { name: file.name, text }]);
     }
     this.#showFiles();
     this.#refresh();
@@ -151,11 +154,20 @@ export class Composer {
     return this.#attached.get(chatId) ?? [];
   }
 
+  /**
+   * @param {string} chatId
+   * @param {Attachment[]} files
+   */
+  #keep(chatId, files) {
+    this.#attached.set(chatId, files);
+    this.#on.files(chatId, files);
+  }
+
   #send() {
     const text = this.text.trim();
     const files = this.#files(this.#chatId);
     if (this.#empty || this.#busy || !this.#chatId) return;
-    this.#attached.delete(this.#chatId);
+    if (files.length > 0) this.#keep(this.#chatId, []);
     this.#showFiles();
     this.text = "";
     this.#on.send(text, files);
@@ -186,7 +198,7 @@ export class Composer {
         button.setAttribute("aria-label", `Leave ${file.name} out`);
         button.addEventListener("click", () => {
           const rest = this.#files(this.#chatId).filter((other) => other !== file);
-          this.#attached.set(this.#chatId, rest);
+          this.#keep(this.#chatId, rest);
           this.#showFiles();
           this.#refresh();
           this.focus();

@@ -3,7 +3,6 @@
  */
 
 import { isAlive } from "../model/chat.js";
-import { wishes } from "./wishes.js";
 
 /**
  * @typedef {import("../model/chat.js").Chat} Chat
@@ -25,7 +24,8 @@ export function bodyOf(chat, path, whole) {
   const items = path.slice(continues ? 0 : chained + 1).filter((message) => !isUnanswered(message));
   return {
     store: true,
-    ...wishes(), // in the background it is written on when the socket is lost
+    background: true, // it is written on when the socket is lost
+    return_progress: true,
     ...(settings.system && { instructions: settings.system }),
     ...(settings.temperature !== null && { temperature: settings.temperature }),
     ...(settings.topP !== null && { top_p: settings.topP }),

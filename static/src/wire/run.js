@@ -7,7 +7,6 @@ import { Meter } from "../meter.js";
 import { isAlive } from "../model/chat.js";
 import { TOO_LARGE } from "./connection.js";
 import { NotFollowable, cancel, follow } from "./follow.js";
-import { refusesWish } from "./wishes.js";
 
 /**
  * @typedef {import("../model/chat.js").Message} Message
@@ -29,9 +28,6 @@ const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 10_000;
 /** After so long without the server an answer counts as lost. */
 const PATIENCE_MS = 10 * 60_000;
-
-/** How often a request that was refused is made again in another form. */
-const MOST_TRIES = 4;
 
 export class Run {
   message;
@@ -65,16 +61,14 @@ export class Run {
    */
   ask(build) {
     let whole = false;
-    let tries = MOST_TRIES;
     /** @type {import("./connection.js").Request} */
     const request = {
       build: () => build(whole),
       onEvent: (event) => {
         const error = event.type === "error" ? (event.error ?? event) : null;
         const isForgotten = error?.code === "previous_response_not_found" && !whole;
-        if (error && tries > 0 && !this.stopping && (isForgotten || refusesWish(error))) {
-          tries -= 1;
-          whole ||= isForgotten;
+        if (isForgotten && !this.stopping) {
+          whole = true;
           return this.#connection.submit(request);
         }
         this.#receive(event);
