@@ -7,7 +7,7 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,91 +16,23 @@ from llguidance import LLTokenizer
 from ds4trio.engine.adapters import ActiveAdapters
 from ds4trio.engine.attention import PagedAttention, Span, cache_dtype, make_attention
 from ds4trio.engine.decoder import Decoder
+from ds4trio.engine.device import find_device, find_dtype
 from ds4trio.engine.grammar import Bound, Grammars, Mask
 from ds4trio.engine.graphs import CudaRecorder, RecordedSteps
 from ds4trio.engine.invariance import cost_of_invariance, require_invariance
 from ds4trio.engine.linear import ROUNDED, activation_dtype, is_native
 from ds4trio.engine.logprobs import Scored, score
-from ds4trio.engine.lookup import Lookup
 from ds4trio.engine.room import plan_room
 from ds4trio.engine.sampler import Bias, Draw, load_kernels, sample
-from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken, SamplingParams
+from ds4trio.engine.step import Command, EngineInfo, Ran, Row, SampledToken
+from ds4trio.engine.work import RunningSequence, Work
 from ds4trio.errors import ModelUnavailable, StepVoid
 from ds4trio.models.config import ModelConfig
 from ds4trio.models.lora import Adapter
 
-__all__ = ["Runner", "find_device"]
+__all__ = ["Runner"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """What the runner knows of a sequence.
-
-    Attributes:
-        tokens: ids of the positions whose keys and values are in the cache.
-        pages: where those are.
-        pending: the token drawn last, not yet evaluated; None where there is none.
-        bias: of how it draws.
-        adapter: the name of the one it has; empty for none.
-        lookup: finds guesses; made when the first ones are asked for.
-        bound: to its grammar, if it has one.
-    """
-
-    sampling: SamplingParams
-    tokens: array[int]
-    pages: list[int]
-    pending: int | None
-    bias: Bias | None
-    adapter: str
-    lookup: Lookup | None = None
-    bound: Bound | None = None
-
-    def guesses(self, last: int, most: int) -> list[int]:
-        """What may follow ``last``, the token that waits."""
-        if self.lookup is None:
-            self.lookup = Lookup()
-        return self.lookup.propose(self.tokens, last, most)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A row with the sequence it belongs to, the tokens it evaluates, and where they go.
-
-    Attributes:
-        tokens: those that are certain, then guesses.
-        guessed: how many of them are guesses.
-    """
-
-    row: Row
-    sequence: _Sequence
-    tokens: Sequence[int]
-    guessed: int
-    span: Span
-
-    @property
-    def draws(self) -> list[Draw]:
-        """One after the last certain token, and one after each guess, as if it held."""
-        if not self.row.sample:
-            return []
-        sampling, before = self.sequence.sampling, self.sequence.tokens
-        certain = len(self.tokens) - self.guessed
-        return [
-            Draw(sampling, before + array("q", self.tokens[:end]), self.sequence.bias)
-            for end in range(certain, len(self.tokens) + 1)
-        ]
-
-    def held(self, drawn: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
-        """Of one token per draw those whose histories came true. They are what the sequence would
-        have drawn one by one: its logits and its random numbers are the same."""
-        guesses = self.tokens[len(self.tokens) - self.guessed :]
-        count = 1
-        for token, guess in zip(drawn, guesses, strict=False):
-            if token.token != guess:
-                break
-            count += 1
-        return tuple(drawn[:count])
 
 
 class Runner:
@@ -155,7 +87,7 @@ class Runner:
         if threads is not None:
             torch.set_num_threads(threads)
         place = find_device(device)
-        kind = _dtype(dtype, place)
+        kind = find_dtype(dtype, place)
         numbers = cache_dtype(kind, place, batch_invariant=batch_invariant)
         if config.compressed is not None:
             numbers = activation_dtype(kind)
@@ -211,7 +143,7 @@ class Runner:
                     vocabulary=config.vocab_size,
                     record=CudaRecorder(place),
                 )
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, RunningSequence] = {}
         self._grammars = Grammars(grammar_tokens, config.vocab_size)
         self._broken = False
         self._device = place
@@ -255,7 +187,7 @@ class Runner:
         for sequence in command.closes:
             del self._sequences[sequence]
         for new in command.opens:
-            self._sequences[new.sequence] = _Sequence(
+            self._sequences[new.sequence] = RunningSequence(
                 new.sampling,
                 new.tokens[:],
                 list(new.pages),
@@ -283,7 +215,7 @@ class Runner:
             prompts=prompts,
         )
 
-    def _work(self, row: Row) -> _Work:
+    def _work(self, row: Row) -> Work:
         sequence = self._sequences[row.sequence]
         tokens: Sequence[int] = row.tokens
         guesses: Sequence[int] = ()
@@ -294,11 +226,11 @@ class Runner:
                 guesses = sequence.guesses(sequence.pending, row.draft)
                 tokens = (*tokens, *guesses)
         span = Span([*sequence.pages, *row.pages], len(sequence.tokens), len(tokens))
-        return _Work(row, sequence, tokens, len(guesses), span)
+        return Work(row, sequence, tokens, len(guesses), span)
 
     def _evaluate(
         self,
-        batch: Sequence[_Work],
+        batch: Sequence[Work],
         faults: dict[int, str],
         prompts: dict[int, tuple[SampledToken, ...]],
     ) -> list[tuple[SampledToken, ...]]:
@@ -344,7 +276,7 @@ class Runner:
         return sampled
 
     def _masks(
-        self, batch: Sequence[_Work], draws: Sequence[Sequence[Draw]]
+        self, batch: Sequence[Work], draws: Sequence[Sequence[Draw]]
     ) -> Callable[[], Iterable[tuple[int, list[Mask] | Exception]]]:
         """Begin to work out what the rows' grammars allow, while the network runs.
 
@@ -364,7 +296,7 @@ class Runner:
         coming = self._grammars.masks(wanted)
         return lambda: zip(rows, coming.result(), strict=True)
 
-    def _adapted(self, batch: Sequence[_Work]) -> list[tuple[str, torch.Tensor]]:
+    def _adapted(self, batch: Sequence[Work]) -> list[tuple[str, torch.Tensor]]:
         """The rows of each adapter in a step of these."""
         rows: dict[str, list[int]] = {}
         row = 0
@@ -411,29 +343,3 @@ class Runner:
             row_by_row=self._row_by_row,
         )
         return self.decoder.logits(hidden if chosen is None else hidden.index_select(0, chosen))
-
-
-def find_device(name: str) -> torch.device:
-    """``auto``, or one of torch's. Raises ModelUnavailable when it cannot be used."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            name = "cuda"
-        else:
-            name = "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ModelUnavailable("device 'mps' cannot be used: this machine or this torch has none")
-    try:  # a tensor's device has a number, which a name may lack
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelUnavailable(f"device {name!r} cannot be used: {reason}") from error
-
-
-def _dtype(name: str, device: torch.device) -> str:
-    if name != "auto":
-        return name
-    if device.type == "cpu":
-        from ds4trio.engine.native.groups import FORM
-
-        return "w8a16" if FORM is not None and FORM.dots else "float32"
-    return {"cuda": "bfloat16", "mps": "float16"}.get(device.type, "float32")

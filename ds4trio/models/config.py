@@ -7,17 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import (
-    ROPE_KINDS,
-    Compressed,
-    Experts,
-    Latent,
-    LayerKind,
-    ModelConfig,
-    Rope,
-    RopeScaling,
-    Streams,
-)
+from ds4trio.models.architecture import Compressed, Experts, Latent, LayerKind, ModelConfig, Streams
 from ds4trio.models.families import (
     FAMILIES,
     Family,
@@ -27,6 +17,7 @@ from ds4trio.models.families import (
     hf_family,
 )
 from ds4trio.models.fields import refuse, token_ids
+from ds4trio.models.rotary import ROPE_KINDS, Rope, RopeScaling
 from ds4trio.models.sources import Source
 from ds4trio.models.tensors import find_tensors, tensor_shapes
 

@@ -8,18 +8,13 @@ import re
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import (
-    Experts,
-    Latent,
-    LayerKind,
-    ModelConfig,
-    RopeScaling,
-)
+from ds4trio.models.architecture import Experts, Latent, LayerKind, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config, gguf_rope
 from ds4trio.models.families.hf_file import HfFile, hf_config, hf_rope
 from ds4trio.models.families.names import GGUF_UNUSED, renamed
 from ds4trio.models.fields import FieldReader, refuse
+from ds4trio.models.rotary import RopeScaling
 from ds4trio.models.sources import Source
 
 __all__ = ["DEEPSEEK"]

@@ -13,18 +13,12 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import (
-    Compressed,
-    Experts,
-    LayerKind,
-    ModelConfig,
-    Rope,
-    Streams,
-)
+from ds4trio.models.architecture import Compressed, Experts, LayerKind, ModelConfig, Streams
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.hf_file import HfFile, hf_activation, hf_config, hf_rope
 from ds4trio.models.families.names import split_name
 from ds4trio.models.fields import FieldReader, refuse
+from ds4trio.models.rotary import Rope
 from ds4trio.models.sources import Source
 
 __all__ = ["DEEPSEEK_V4"]

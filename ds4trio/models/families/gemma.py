@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import LayerKind, ModelConfig, Rope
+from ds4trio.models.architecture import LayerKind, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_activation, hf_config, hf_rope
@@ -20,6 +20,7 @@ from ds4trio.models.families.layers import every, gguf_windows, hf_window, hf_wi
 from ds4trio.models.families.names import renamed
 from ds4trio.models.families.text_part import TEXT_ROOTS, TEXT_UNUSED, text_part
 from ds4trio.models.fields import refuse
+from ds4trio.models.rotary import Rope
 from ds4trio.models.sources import Source
 
 __all__ = ["GEMMA2", "GEMMA3"]

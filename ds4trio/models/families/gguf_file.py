@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4trio.models.architecture import ModelConfig, Rope, RopeScaling
+from ds4trio.models.architecture import ModelConfig
 from ds4trio.models.families.gguf_unread import refuse_unread
 from ds4trio.models.fields import FieldReader, refuse, token_ids
+from ds4trio.models.rotary import Rope, RopeScaling
 
 __all__ = ["GgufFile", "gguf_config", "gguf_rope"]
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ds4trio.models.architecture import ROPE_KINDS, ModelConfig, Rope, RopeScaling
+from ds4trio.models.architecture import ModelConfig
 from ds4trio.models.fields import FieldReader, refuse, token_ids
+from ds4trio.models.rotary import ROPE_KINDS, Rope, RopeScaling
 
 __all__ = ["HfFile", "hf_activation", "hf_config", "hf_rope"]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import LayerKind, ModelConfig, Rope
+from ds4trio.models.architecture import LayerKind, ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config, hf_rope
 from ds4trio.models.families.layers import every, gguf_windows, hf_window, hf_windows, kinds_of
 from ds4trio.models.families.names import renamed
+from ds4trio.models.rotary import Rope
 from ds4trio.models.sources import Source
 
 __all__ = ["OLMO"]

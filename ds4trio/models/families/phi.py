@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ds4trio.models.architecture import ModelConfig, Rope
+from ds4trio.models.architecture import ModelConfig
 from ds4trio.models.families.family import Family
 from ds4trio.models.families.gguf_file import GgufFile, gguf_config
 from ds4trio.models.families.hf_file import HfFile, hf_config
 from ds4trio.models.families.layers import hf_window, hf_windows, kinds_of
 from ds4trio.models.families.names import gguf_source, hf_source
 from ds4trio.models.fields import refuse
+from ds4trio.models.rotary import Rope
 from ds4trio.models.sources import Source
 
 __all__ = ["PHI3"]
