@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ds4trio import __version__
-from ds4trio.api.anthropic import OVERLOADED
+from ds4trio.api.anthropic.errors import OVERLOADED
 from ds4trio.api.description.operations import OPERATIONS, Operation
 from ds4trio.api.description.schemas import TEXT, an_object, wire_schemas
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4trio.api.anthropic import OVERLOADED
+from ds4trio.api.anthropic.errors import OVERLOADED
 from ds4trio.api.description.schemas import COUNT, TEXT, Schema, a_list, an_object
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.completions import CompletionRequest

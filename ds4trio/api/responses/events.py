@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ds4trio.api.response_items import Item, new_id
-from ds4trio.api.response_object import response_object, usage_object
-from ds4trio.api.response_request import wants_logprobs
+from ds4trio.api.responses.items import Item, new_id
+from ds4trio.api.responses.object import response_object, usage_object
+from ds4trio.api.responses.request import wants_logprobs
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.errors import WireError
 from ds4trio.generate import (
