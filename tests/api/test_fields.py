@@ -22,7 +22,7 @@ from openai.types.responses import responses_client_event_param
 from ds4trio.request import GenerationRequest
 from tests.api.fields import DOORS, Door
 from tests.api.helpers import Api, ScriptedEngine
-from tests.api.speaking import Speaking, finished, serving_events, text
+from tests.api.speaking import Script, Speaking, finished, serving_events, text
 
 API = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -81,7 +81,7 @@ def test_there_is_a_case_for_every_documented_field(door: Door) -> None:
 
 @by_door
 async def test_each_field_does_what_its_table_says(door: Door) -> None:
-    answers = [[text("Hello"), finished()]] * 200
+    answers: list[Script] = [[text("Hello"), finished()]] * 200
     engine = ScriptedEngine(context_length=1000)
     async with serving_events(*answers, engine=engine) as (api, generator):
 
