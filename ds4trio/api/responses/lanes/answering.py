@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from quart.wrappers import Websocket
 
 from ds4trio.api.auth import tenant
-from ds4trio.api.conversation import Turn
-from ds4trio.api.lanes.kept import Kept
-from ds4trio.api.lanes.lane import Lane
-from ds4trio.api.lanes.outbox import Outbox, Voice, error_event
-from ds4trio.api.lanes.run import Run
-from ds4trio.api.lanes.steering import (
+from ds4trio.api.responses.conversation import Turn
+from ds4trio.api.responses.events import Event, ResponseEvents
+from ds4trio.api.responses.items import references
+from ds4trio.api.responses.lanes.kept import Kept
+from ds4trio.api.responses.lanes.lane import Lane
+from ds4trio.api.responses.lanes.outbox import Outbox, Voice, error_event
+from ds4trio.api.responses.lanes.run import Run
+from ds4trio.api.responses.lanes.steering import (
     FailureCode,
     Items,
     Steer,
@@ -27,13 +29,11 @@ from ds4trio.api.lanes.steering import (
     read_steer,
     with_steers,
 )
-from ds4trio.api.response_events import Event, ResponseEvents
-from ds4trio.api.response_items import references
-from ds4trio.api.response_request import Asked, prepare_response
+from ds4trio.api.responses.request import Asked, prepare_response
+from ds4trio.api.responses.stored.runs import ResponseRun, record_of
+from ds4trio.api.responses.stored.store import owner_of
 from ds4trio.api.schemas.responses import ResponseCreate, ResponseSteer
 from ds4trio.api.service import Service
-from ds4trio.api.stored.runs import ResponseRun, record_of
-from ds4trio.api.stored.store import owner_of
 from ds4trio.api.wire import encode
 from ds4trio.errors import (
     ClientStalled,

@@ -13,9 +13,9 @@ import trio
 from quart.wrappers import Websocket
 
 from ds4trio.api.auth import user
-from ds4trio.api.lanes.answering import Answering
-from ds4trio.api.lanes.lane import Lanes, check_name
-from ds4trio.api.lanes.outbox import Outbox, error_event
+from ds4trio.api.responses.lanes.answering import Answering
+from ds4trio.api.responses.lanes.lane import Lanes, check_name
+from ds4trio.api.responses.lanes.outbox import Outbox, error_event
 from ds4trio.api.schemas.responses import (
     ClientEvent,
     ResponseCancel,

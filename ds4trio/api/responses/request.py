@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ds4trio.api.conversation import Turn
 from ds4trio.api.requests import asks, refuse_unsupported
-from ds4trio.api.response_items import Item, as_messages, read_input
-from ds4trio.api.response_tools import format_of, reasoning_of, tools_of
+from ds4trio.api.responses.conversation import Turn
+from ds4trio.api.responses.items import Item, as_messages, read_input
+from ds4trio.api.responses.tools import format_of, reasoning_of, tools_of
 from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.errors import ContextLengthExceeded, InvalidRequest, WireError
 from ds4trio.generate import GenerationRequest, Generator, Prompt, Sampling
