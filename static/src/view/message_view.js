@@ -69,9 +69,9 @@ export class MessageView {
     this.#versions = shown;
     this.parts.versions.hidden = versions.length < 2;
     this.parts.versions.replaceChildren(
-      this.#step("‹", "Version before", versions[at - 1]),
+      this.#step("M10 3.5 5.5 8l4.5 4.5", "Version before", versions[at - 1]),
       ` ${at + 1} of ${versions.length} `,
-      this.#step("›", "Version after", versions[at + 1]),
+      this.#step("M6 3.5 10.5 8 6 12.5", "Version after", versions[at + 1]),
     );
   }
 
@@ -85,18 +85,31 @@ export class MessageView {
   }
 
   /**
-   * @param {string} sign
+   * @param {string} path of its picture
    * @param {string} label
    * @param {Message|undefined} version
    */
-  #step(sign, label, version) {
+  #step(path, label, version) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "plain";
-    button.textContent = sign;
+    button.append(icon(path));
     button.setAttribute("aria-label", label);
     button.disabled = version === undefined;
     if (version) button.addEventListener("click", () => this.#actions.switchTo(version));
     return button;
   }
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @param {string} path of a line, 16 units wide and high */
+function icon(path) {
+  const svg = document.createElementNS(SVG, "svg");
+  const line = document.createElementNS(SVG, "path");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  line.setAttribute("d", path);
+  svg.append(line);
+  return svg;
 }
