@@ -3,6 +3,8 @@
  * versions of it, the way from one to the other. What a question and an answer have in common.
  */
 
+import { iconButton, showDone } from "./icon.js";
+
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../wire/run.js").Run} Run
@@ -11,7 +13,8 @@
 
 /**
  * @typedef {object} Actions
- * @property {(action: Action, message: Message) => void} act
+ * @property {(action: Action, message: Message) => Promise<boolean>|void} act where it takes a
+ *   while, whether it was done
  * @property {(message: Message, text: string) => void} ask an edited question
  * @property {(message: Message) => void} switchTo a version
  */
@@ -58,7 +61,8 @@ export class MessageView {
 
   /** @param {string} action */
   onAction(action) {
-    this.#actions.act(/** @type {Action} */ (action), this.message);
+    const doing = this.#actions.act(/** @type {Action} */ (action), this.message);
+    void doing?.then((done) => done && showDone(this.buttons[action]));
   }
 
   /** @param {Message[]} versions */
@@ -69,9 +73,9 @@ export class MessageView {
     this.#versions = shown;
     this.parts.versions.hidden = versions.length < 2;
     this.parts.versions.replaceChildren(
-      this.#step("M10 3.5 5.5 8l4.5 4.5", "Version before", versions[at - 1]),
+      this.#step("i-before", "Version before", versions[at - 1]),
       ` ${at + 1} of ${versions.length} `,
-      this.#step("M6 3.5 10.5 8 6 12.5", "Version after", versions[at + 1]),
+      this.#step("i-after", "Version after", versions[at + 1]),
     );
   }
 
@@ -85,31 +89,14 @@ export class MessageView {
   }
 
   /**
-   * @param {string} path of its picture
+   * @param {string} name of its picture
    * @param {string} label
    * @param {Message|undefined} version
    */
-  #step(path, label, version) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "plain";
-    button.append(icon(path));
-    button.setAttribute("aria-label", label);
+  #step(name, label, version) {
+    const button = iconButton(name, label);
     button.disabled = version === undefined;
     if (version) button.addEventListener("click", () => this.#actions.switchTo(version));
     return button;
   }
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-
-/** @param {string} path of a line, 16 units wide and high */
-function icon(path) {
-  const svg = document.createElementNS(SVG, "svg");
-  const line = document.createElementNS(SVG, "path");
-  svg.setAttribute("viewBox", "0 0 16 16");
-  svg.setAttribute("aria-hidden", "true");
-  line.setAttribute("d", path);
-  svg.append(line);
-  return svg;
 }
