@@ -113,8 +113,8 @@ STATES: dict[str, Callable[[Visit], None]] = {
 
 
 def open_panel(seen: Visit) -> None:
-    seen.page.get_by_role("button", name="Server").click()
-    expect(seen.page.locator("#panel rect")).to_have_count(MINUTE - 1)  # it has caught up
+    seen.page.get_by_role("button", name="Server", exact=True).click()
+    expect(seen.page.locator("#panel rect")).to_have_count(MINUTE)  # it has caught up
 
 
 def _earlier(seen: Visit) -> None:
