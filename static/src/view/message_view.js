@@ -3,7 +3,7 @@
  * versions of it, the way from one to the other. What a question and an answer have in common.
  */
 
-import { iconButton, showDone } from "./icon.js";
+import { icon, iconButton, showDone } from "./icon.js";
 
 /**
  * @typedef {import("../model/chat.js").Message} Message
@@ -63,6 +63,14 @@ export class MessageView {
   onAction(action) {
     const doing = this.#actions.act(/** @type {Action} */ (action), this.message);
     void doing?.then((done) => done && showDone(this.buttons[action]));
+  }
+
+  /** Draws the buttons. A long chat has thousands, and few of them ever come into view. */
+  showIcons() {
+    for (const button of Object.values(this.buttons)) {
+      const { icon: name } = button.dataset;
+      if (name && !button.firstChild) button.append(icon(name));
+    }
   }
 
   /** @param {Message[]} versions */

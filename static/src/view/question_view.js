@@ -58,7 +58,8 @@ export class QuestionView extends MessageView {
   }
 
   /** @param {Context} context */
-  update({ versions }) {
+  update({ versions, near }) {
+    if (near) this.showIcons();
     this.showVersions(versions);
   }
 
