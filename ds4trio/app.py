@@ -16,19 +16,19 @@ from urllib.parse import urlsplit
 import trio
 from quart_trio import QuartTrio
 
+from ds4trio.api.anthropic.door import messages
 from ds4trio.api.auth import guard
-from ds4trio.api.chat_completions import chat_completions
-from ds4trio.api.completions import completions
+from ds4trio.api.chat_completions.door import chat_completions
+from ds4trio.api.completions.door import completions
 from ds4trio.api.description.door import description
 from ds4trio.api.live import live
-from ds4trio.api.messages import messages
 from ds4trio.api.ops import ops
 from ds4trio.api.page import page
-from ds4trio.api.responses import responses
-from ds4trio.api.responses_ws import responses_ws
+from ds4trio.api.responses.http import responses
+from ds4trio.api.responses.websocket import responses_ws
 from ds4trio.api.service import Service
 from ds4trio.api.tokens import tokens
-from ds4trio.api.transport import harden_hypercorn
+from ds4trio.api.transport.worker import harden_hypercorn
 from ds4trio.api.wire import handle_errors
 from ds4trio.batching.coalescer import Coalescer
 from ds4trio.batching.failure import policy_named

@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from quart import Blueprint, Response, request
 
-from ds4trio.api.anthropic import speaks_anthropic
-from ds4trio.api.anthropic_models import anthropic_model, anthropic_models
+from ds4trio.api.anthropic.errors import speaks_anthropic
+from ds4trio.api.anthropic.models import anthropic_model, anthropic_models
 from ds4trio.api.service import Served, Service
 from ds4trio.api.wire import json_response
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import trio
 
-from ds4trio.api.stored.runs import Runs
-from ds4trio.api.stored.store import ResponseStore
+from ds4trio.api.responses.stored.runs import Runs
+from ds4trio.api.responses.stored.store import ResponseStore
 from ds4trio.errors import ModelNotFound, ServerLoading, ServerStopping
 from ds4trio.generate import Generator
 from ds4trio.models.cache import cache_folder

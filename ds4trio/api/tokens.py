@@ -7,7 +7,7 @@ from typing import Any
 
 from quart import Blueprint, Response, request
 
-from ds4trio.api.chat_request import continues, read_message, read_tools
+from ds4trio.api.chat_completions.request import continues, read_message, read_tools
 from ds4trio.api.requests import asks, refuse_unsupported
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service

@@ -11,7 +11,7 @@ from quart import Response, has_request_context, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from ds4trio.api.anthropic import anthropic_error, speaks_anthropic
+from ds4trio.api.anthropic.errors import anthropic_error, speaks_anthropic
 from ds4trio.errors import InternalError, InvalidRequest, PayloadTooLarge, WireError
 
 __all__ = [

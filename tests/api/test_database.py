@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ds4trio.api.stored import database as module
-from ds4trio.api.stored.database import Database, Record
+from ds4trio.api.responses.stored import database as module
+from ds4trio.api.responses.stored.database import Database, Record
 
 DAY = 86_400.0
 

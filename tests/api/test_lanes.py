@@ -12,9 +12,9 @@ from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 from trio.testing import wait_all_tasks_blocked
 
-from ds4trio.api.lanes import connection
-from ds4trio.api.lanes.kept import MAX_KEPT
-from ds4trio.api.lanes.lane import MAX_LANES, MAX_RUNNING
+from ds4trio.api.responses.lanes import connection
+from ds4trio.api.responses.lanes.kept import MAX_KEPT
+from ds4trio.api.responses.lanes.lane import MAX_LANES, MAX_RUNNING
 from tests.api.helpers import (
     ENDLESS,
     FINAL_EVENTS,

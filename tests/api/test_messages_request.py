@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ds4trio.api.messages_request import prompt_request
+from ds4trio.api.anthropic.request import prompt_request
 from ds4trio.api.schemas.messages import CountTokensRequest
 from ds4trio.api.wire import decode
 from ds4trio.errors import InvalidRequest

@@ -9,7 +9,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from ds4trio.api.response_events import Event, ResponseEvents
+from ds4trio.api.responses.events import Event, ResponseEvents
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.errors import BatchFailed
 from ds4trio.generate import (

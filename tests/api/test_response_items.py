@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from ds4trio.api.response_items import as_messages, read_input, references
-from ds4trio.api.response_tools import format_of, reasoning_of, tools_of
+from ds4trio.api.responses.items import as_messages, read_input, references
+from ds4trio.api.responses.tools import format_of, reasoning_of, tools_of
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.wire import decode, encode
 from ds4trio.chat.formats import JsonObject, JsonSchema, Lark, Regex

@@ -10,7 +10,7 @@ import trio
 from openai.types import responses as openai_types
 from pydantic import BaseModel
 
-from ds4trio.api.lanes.lane import MAX_WAITING
+from ds4trio.api.responses.lanes.lane import MAX_WAITING
 from tests.api.helpers import (
     ENDLESS,
     FINAL_EVENTS,

@@ -25,7 +25,7 @@ from quart import request
 from quart_trio import QuartTrio
 from trio.testing import MockClock
 
-from ds4trio.api.transport import harden_hypercorn
+from ds4trio.api.transport.worker import harden_hypercorn
 from tests.api.transport_harness import (
     CLOSE,
     CLOSE_TIMEOUT,
@@ -264,7 +264,7 @@ async def test_the_end_of_a_connection_is_logged_in_one_line(
         client = await server.connect()
         await client.send(upgrade("/", b"Sec-WebSocket-Protocol: \xff\r\n"))
         await client.rest()
-    (record,) = [r for r in caplog.records if r.name == "ds4trio.api.transport"]
+    (record,) = [r for r in caplog.records if r.name == "ds4trio.api.transport.worker"]
     assert record.levelno == logging.WARNING
     assert "UnicodeDecodeError" in record.getMessage()
     assert record.exc_info is None
@@ -324,7 +324,7 @@ async def test_a_websocket_accepted_during_shutdown_is_told_too(quiet_clock: Moc
 
 
 SIGNALLED_APP = """
-from ds4trio.api.transport import harden_hypercorn
+from ds4trio.api.transport.worker import harden_hypercorn
 from tests.api.transport_harness import App
 
 def create_app():

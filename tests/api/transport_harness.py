@@ -18,7 +18,7 @@ import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 
-from ds4trio.api.transport import harden_hypercorn
+from ds4trio.api.transport.worker import harden_hypercorn
 
 SEND_TIMEOUT = 4.0
 CLOSE_TIMEOUT = 1.0

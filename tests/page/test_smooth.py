@@ -190,9 +190,8 @@ def test_reading_back_through_a_long_chat_does_not_jump(reader: Visit, tmp_path:
     expect(reader.text.locator("math").first).to_be_visible()
     reader.page.locator("#log").hover()
     middle = """() => {
-      const log = document.getElementById("log");
-      const at = document.elementFromPoint(innerWidth / 2, 350).closest(".block, .message");
-      window.seen ??= at;
+      window.seen ??= [...document.querySelectorAll("#messages > *")]
+        .find((one) => one.getBoundingClientRect().bottom > 350);
       return window.seen.getBoundingClientRect().top;
     }"""
     for _ in range(5):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
-from ds4trio.api.lanes.run import Run
+from ds4trio.api.responses.lanes.run import Run
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.errors import InvalidStreamId, StreamLimitReached, WireError
 

@@ -30,8 +30,8 @@ from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
 from wsproto.frame_protocol import CloseReason
 
-from ds4trio.api.transport_stream import BoundedStream
-from ds4trio.api.transport_websocket import GuardedWSStream
+from ds4trio.api.transport.byte_stream import BoundedStream
+from ds4trio.api.transport.websocket import GuardedWSStream
 
 __all__ = [
     "GuardedH2Protocol",

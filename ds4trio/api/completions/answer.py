@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ds4trio.api.accounts import timings_object, total_usage, usage_object
-from ds4trio.api.completion_echo import Echo
+from ds4trio.api.completions.echo import Echo
 from ds4trio.events import (
     Finished,
     GenerationEvent,

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ds4trio.api.response_items import Item, new_id
-from ds4trio.api.response_object import response_object, usage_object
-from ds4trio.api.response_request import wants_logprobs
+from ds4trio.api.responses.items import Item, new_id
+from ds4trio.api.responses.object import response_object, usage_object
+from ds4trio.api.responses.open_item import OpenItem
+from ds4trio.api.responses.request import wants_logprobs
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.errors import WireError
 from ds4trio.generate import (
@@ -66,7 +67,7 @@ class ResponseEvents:
         self._logprobs = wants_logprobs(wanted)
         self._sequence_number = 0
         self._output: list[Item] = []
-        self._open: _Open | None = None
+        self._open: OpenItem | None = None
         self._unsaid: list[dict[str, Any]] = []  # log-probabilities of tokens without text yet
 
     @property
@@ -180,14 +181,14 @@ class ResponseEvents:
         return said
 
     def _add(self, kind: str) -> list[Event]:
-        self._open = _Open(kind, len(self._output))
+        self._open = OpenItem(kind, len(self._output))
         return [
             self._item_event("added", self._open.item("in_progress", empty=True)),
             self._of_item("response.content_part.added", part=self._open.part("", [])),
         ]
 
     def _add_call(self, call: ToolCallBegun) -> list[Event]:
-        self._open = _Open("function_call", len(self._output), call.id, call.name)
+        self._open = OpenItem("function_call", len(self._output), call.id, call.name)
         return [self._item_event("added", self._open.item("in_progress"))]
 
     def _close(self, status: str) -> list[Event]:
@@ -266,36 +267,6 @@ _TEXT_EVENTS = {
     "reasoning": "response.reasoning_text",
     "function_call": "response.function_call_arguments",
 }
-
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-
-
-class _Open:
-    """The item of the output that grows."""
-
-    def __init__(self, kind: str, output_index: int, call_id: str = "", name: str = "") -> None:
-        self.kind = kind
-        self.output_index = output_index
-        self.id = new_id(_PREFIXES[kind])
-        self.call_id = call_id
-        self.name = name
-        self.texts: list[str] = []
-        self.logprobs: list[dict[str, Any]] = []
-
-    def part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-    def item(self, status: str, *, empty: bool = False) -> Item:
-        text = "".join(self.texts)
-        item: Item = {"id": self.id, "type": self.kind, "status": status}
-        if self.kind == "function_call":
-            return {**item, "call_id": self.call_id, "name": self.name, "arguments": text}
-        content = [] if empty else [self.part(text, self.logprobs)]
-        if self.kind == "reasoning":
-            return {**item, "summary": [], "content": content, "encrypted_content": None}
-        return {**item, "role": "assistant", "content": content}
 
 
 def _is_json(text: str) -> bool:

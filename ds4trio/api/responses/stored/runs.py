@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Iterable
 import msgspec
 import trio
 
-from ds4trio.api.response_events import Event, ResponseEvents
-from ds4trio.api.response_request import Asked
-from ds4trio.api.stored.database import Record
-from ds4trio.api.stored.event_log import EventLog
-from ds4trio.api.stored.store import ResponseStore
+from ds4trio.api.responses.events import Event, ResponseEvents
+from ds4trio.api.responses.request import Asked
+from ds4trio.api.responses.stored.database import Record
+from ds4trio.api.responses.stored.event_log import EventLog
+from ds4trio.api.responses.stored.store import ResponseStore
 from ds4trio.api.wire import encode
 from ds4trio.errors import InternalError, ServerBusy, StoreUnavailable, WireError
 from ds4trio.generate import Generator

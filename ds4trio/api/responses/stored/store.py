@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from ds4trio.api.conversation import Turn
-from ds4trio.api.response_items import Item
-from ds4trio.api.stored.database import Database, Record
+from ds4trio.api.responses.conversation import Turn
+from ds4trio.api.responses.items import Item
+from ds4trio.api.responses.stored.database import Database, Record
 from ds4trio.errors import ResponseNotFound, StoreUnavailable
 
 __all__ = ["ResponseStore", "owner_of"]

@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 
 import trio
 
-from ds4trio.api.lanes.outbox import Voice
-from ds4trio.api.lanes.steering import Steer
+from ds4trio.api.responses.lanes.outbox import Voice
+from ds4trio.api.responses.lanes.steering import Steer
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.errors import WireError
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Iterator
 
 from quart import Blueprint, Response, request
 
-from ds4trio.api.anthropic import REQUEST_ID, anthropic_error, request_id, speaks_anthropic
+from ds4trio.api.anthropic.errors import REQUEST_ID, anthropic_error, request_id, speaks_anthropic
+from ds4trio.api.anthropic.events import PING, MessageEvents, WholeMessage, WireEvent
+from ds4trio.api.anthropic.request import PARAMS, generation_request, prompt_request
 from ds4trio.api.auth import tenant, user
-from ds4trio.api.messages_events import PING, MessageEvents, WholeMessage, WireEvent
-from ds4trio.api.messages_request import PARAMS, generation_request, prompt_request
 from ds4trio.api.schemas.messages import (
     CountTokensRequest,
     MessageRequest,

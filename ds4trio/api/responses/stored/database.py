@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ds4trio.api.conversation import Turn
+from ds4trio.api.responses.conversation import Turn
 from ds4trio.errors import ContextLengthExceeded
 
 __all__ = ["Database", "Record"]

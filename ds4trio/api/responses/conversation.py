@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ds4trio.api.response_items import Item
+from ds4trio.api.responses.items import Item
 from ds4trio.api.wire import encode
 
 __all__ = ["Turn"]

@@ -11,18 +11,18 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from ds4trio.api.auth import tenant, user
-from ds4trio.api.conversation import Turn
 from ds4trio.api.requests import refuse_unsupported
-from ds4trio.api.response_events import Event, ResponseEvents
-from ds4trio.api.response_items import references
-from ds4trio.api.response_request import Asked, count_response, prepare_response
+from ds4trio.api.responses.conversation import Turn
+from ds4trio.api.responses.events import Event, ResponseEvents
+from ds4trio.api.responses.items import references
+from ds4trio.api.responses.request import Asked, count_response, prepare_response
+from ds4trio.api.responses.stored.database import Record
+from ds4trio.api.responses.stored.pages import know, number_of, page_of, truth_of
+from ds4trio.api.responses.stored.runs import record_of
+from ds4trio.api.responses.stored.store import owner_of
 from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.sse import EventStreamBody, SendEvent, event_stream
-from ds4trio.api.stored.database import Record
-from ds4trio.api.stored.pages import know, number_of, page_of, truth_of
-from ds4trio.api.stored.runs import record_of
-from ds4trio.api.stored.store import owner_of
 from ds4trio.api.wire import decode, encode, json_response
 from ds4trio.errors import (
     InternalError,

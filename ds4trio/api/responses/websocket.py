@@ -7,7 +7,7 @@ import logging
 from quart import Blueprint, Response, websocket
 
 from ds4trio.api.auth import SUBPROTOCOL
-from ds4trio.api.lanes.connection import Connection
+from ds4trio.api.responses.lanes.connection import Connection
 from ds4trio.api.service import Service
 from ds4trio.api.wire import error_response
 from ds4trio.errors import ClientStalled, UpgradeRequired, WireError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ds4trio.api.conversation import Turn
 from ds4trio.api.requests import asks, refuse_unsupported
-from ds4trio.api.response_items import Item, as_messages, read_input
-from ds4trio.api.response_tools import format_of, reasoning_of, tools_of
+from ds4trio.api.responses.conversation import Turn
+from ds4trio.api.responses.items import Item, as_messages, read_input
+from ds4trio.api.responses.tools import format_of, reasoning_of, tools_of
 from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.errors import ContextLengthExceeded, InvalidRequest, WireError
 from ds4trio.generate import GenerationRequest, Generator, Prompt, Sampling
@@ -109,6 +109,7 @@ async def count_response(
     Raises:
         WireError: as ``prepare_response``.
     """
+    refuse_unsupported({"personality": asks(wanted.personality)})
     names = [name for name in InputTokens.__struct_fields__ if name in _SHARED]
     created = ResponseCreate(**{name: getattr(wanted, name) for name in names})
     items, request = _read(created, previous, known)

@@ -7,8 +7,8 @@ from functools import partial
 from quart import Blueprint, Response, request
 
 from ds4trio.api.auth import tenant, user
-from ds4trio.api.chat_answer import ChatAnswer
-from ds4trio.api.chat_request import field_names, generation_request
+from ds4trio.api.chat_completions.answer import ChatAnswer
+from ds4trio.api.chat_completions.request import field_names, generation_request
 from ds4trio.api.choices import answer_all, variants
 from ds4trio.api.delivery import deliver
 from ds4trio.api.requests import params_named

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ds4trio.api.conversation import Turn
+from ds4trio.api.responses.conversation import Turn
 from ds4trio.api.wire import encode
 
 __all__ = ["MAX_KEPT", "Kept"]

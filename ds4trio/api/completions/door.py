@@ -11,9 +11,9 @@ from quart import Blueprint, Response, request
 
 from ds4trio.api.auth import tenant, user
 from ds4trio.api.choices import Take, answer_all, variants
-from ds4trio.api.completion_answer import CompletionAnswer
-from ds4trio.api.completion_echo import Echo, echoes
-from ds4trio.api.completion_request import generation_requests
+from ds4trio.api.completions.answer import CompletionAnswer
+from ds4trio.api.completions.echo import Echo, echoes
+from ds4trio.api.completions.request import generation_requests
 from ds4trio.api.delivery import deliver
 from ds4trio.api.formats import asked_format
 from ds4trio.api.requests import params_named
