@@ -97,9 +97,9 @@ const log = new LogView(
     act: (action, message) => {
       switch (action) {
         case "copy":
-          return void navigator.clipboard.writeText(message.text).then(
-            () => say("Copied"),
-            () => say("The browser did not allow copying"),
+          return navigator.clipboard.writeText(message.text).then(
+            () => (say("Copied"), true),
+            () => (tell("The browser did not allow copying."), false),
           );
         case "again":
           return chats.again(message);
@@ -218,6 +218,17 @@ function showContext() {
   by("context-fill").style.width = `${Math.min((100 * used) / room, 100)}%`;
 }
 
+/** Where the page is narrow, the list of chats lies over the conversation while it is open. */
+function chatsLieOver() {
+  return by("chats-close").checkVisibility({ visibilityProperty: true });
+}
+
+function stopOrClose() {
+  if (!chatsLieOver()) return chats.stop(currentId);
+  openChats(false);
+  by("chats-button").focus();
+}
+
 /** @param {boolean} open */
 function openChats(open) {
   document.body.toggleAttribute("data-chats", open);
@@ -256,6 +267,7 @@ function tell(words) {
 }
 
 by("new-chat").addEventListener("click", newChat);
+by("new-chat-here").addEventListener("click", newChat);
 by("settings-button").addEventListener("click", () => {
   const chat = chats.get(currentId);
   if (chat) settings.open(chat.settings);
@@ -264,7 +276,11 @@ by("panel-button").addEventListener("click", () => openPanel(by("panel").hidden 
 by("chats-button").addEventListener("click", () =>
   openChats(!document.body.hasAttribute("data-chats")),
 );
-by("chats-close").addEventListener("click", () => openChats(false));
+by("chats-close").addEventListener("click", stopOrClose);
+by("middle").addEventListener("click", (event) => {
+  const opens = /** @type {HTMLElement} */ (event.target).closest("#chats-button");
+  if (!opens && chatsLieOver()) openChats(false);
+});
 by("export").addEventListener("click", () => void exportChats());
 by("import").addEventListener("click", () => by("import-file").click());
 by("import-file").addEventListener("change", (event) => {
@@ -279,7 +295,7 @@ by("ideas").addEventListener("click", (event) => {
 });
 listen(
   [
-    { key: "escape", words: "Stop the answer", run: () => chats.stop(currentId) },
+    { key: "escape", words: "Stop the answer", run: stopOrClose },
     { key: "o", command: true, shift: true, words: "New chat", run: newChat },
     { key: "k", command: true, words: "Search", run: () => (openChats(true), by("search").focus()) },
     { key: "/", words: "Write", run: () => composer.focus() },

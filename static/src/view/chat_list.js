@@ -3,6 +3,8 @@
  * through all of them, and what can be done with one.
  */
 
+import { iconButton } from "./icon.js";
+
 /**
  * @typedef {import("../chats.js").Chats} Chats
  * @typedef {import("../model/chat.js").Chat} Chat
@@ -70,7 +72,11 @@ export class ChatList {
     item.toggleAttribute("data-pinned", chat.pinned);
     const busy = this.#chats.runsIn(chat.id).length > 0;
     item.toggleAttribute("data-busy", busy);
-    const open = button("open", chat.title, () => this.#on.open(chat.id));
+    const open = document.createElement("button");
+    open.type = "button";
+    open.dataset.action = "open";
+    open.textContent = chat.title;
+    open.addEventListener("click", () => this.#on.open(chat.id));
     open.dir = "auto";
     open.title = chat.title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
@@ -78,11 +84,11 @@ export class ChatList {
     const actions = document.createElement("span");
     actions.className = "chat-actions";
     actions.append(
-      button("pin", chat.pinned ? "Unpin" : "Pin", () =>
+      button("pin", "i-pin", chat.pinned ? "Unpin" : "Pin", () =>
         this.#chats.change(chat.id, { pinned: !chat.pinned }),
       ),
-      button("rename", "Rename", () => this.#rename(chat, item)),
-      button("delete", "Delete", (clicked) => this.#remove(chat, clicked)),
+      button("rename", "i-edit", "Rename", () => this.#rename(chat, item)),
+      button("delete", "i-bin", "Delete", (clicked) => this.#remove(chat, clicked)),
     );
     item.append(open, actions);
     return item;
@@ -123,6 +129,7 @@ export class ChatList {
   #remove(chat, clicked) {
     if (clicked.dataset.sure === undefined) {
       clicked.dataset.sure = "";
+      clicked.removeAttribute("aria-label");
       clicked.textContent = "Really?";
       clicked.addEventListener("blur", () => this.show(this.#currentId), { once: true });
       return;
@@ -133,14 +140,13 @@ export class ChatList {
 
 /**
  * @param {string} action
- * @param {string} text
+ * @param {string} name of its picture
+ * @param {string} label
  * @param {(button: HTMLButtonElement) => void} on
  */
-function button(action, text, on) {
-  const made = document.createElement("button");
-  made.type = "button";
+function button(action, name, label, on) {
+  const made = iconButton(name, label);
   made.dataset.action = action;
-  made.textContent = text;
   made.addEventListener("click", () => on(made));
   return made;
 }
