@@ -46,7 +46,7 @@ export class Composer {
     this.#on = on;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.#busy && this.#empty) on.stop();
+      if (this.#busy) on.stop();
       else this.#send();
     });
     field.addEventListener("keydown", (event) => {

@@ -3,6 +3,8 @@
  * versions of it, the way from one to the other. What a question and an answer have in common.
  */
 
+import { sure } from "./sure.js";
+
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../wire/run.js").Run} Run
@@ -52,7 +54,8 @@ export class MessageView {
       if (part) this.parts[part] = element;
       if (!action) continue;
       this.buttons[action] = element;
-      element.addEventListener("click", () => this.onAction(action));
+      if (action === "remove") sure(element, () => this.onAction(action));
+      else element.addEventListener("click", () => this.onAction(action));
     }
   }
 

@@ -33,8 +33,10 @@ export class QuestionView extends MessageView {
     this.#field = /** @type {HTMLTextAreaElement} */ (form.querySelector("textarea"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
+      const text = this.#field.value.trim();
+      if (text === "" && message.attachments.length === 0) return;
       this.#edit(false);
-      actions.ask(this.message, this.#field.value.trim());
+      actions.ask(this.message, text);
     });
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
@@ -42,7 +44,7 @@ export class QuestionView extends MessageView {
         this.#edit(false);
       } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
-        if (this.#field.value.trim()) form.requestSubmit();
+        form.requestSubmit();
       }
     });
   }
