@@ -141,8 +141,8 @@ class RealVisit(Visit):
 
     def expect_whole(self, name: str) -> None:
         """What the page kept of a response is what the server has, to the letter."""
-        items = self.response(name)["output"]
-        text = "".join(part["text"] for item in items for part in item.get("content", []))
+        items = [item for item in self.response(name)["output"] if item["type"] == "message"]
+        text = "".join(part["text"] for item in items for part in item["content"])
         assert text
         assert self.page.evaluate(STORED_TEXT, name) == text
 
