@@ -14,6 +14,7 @@ import time
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
+from ds4trio.chat.closed_schema import closed
 from ds4trio.chat.formats import Choice, Format, JsonObject, JsonSchema, Lark, Regex
 from ds4trio.chat.grammar_limits import LONGEST_SCHEMA, check_rules, check_schema
 from ds4trio.errors import InvalidRequest
@@ -132,7 +133,7 @@ def _json(schema: object, param: str | None) -> dict[str, object]:
         raise InvalidRequest("a schema is an object, true or false", param=param)
     whole = {} if schema is True else schema
     check_schema(whole, param=param)
-    return {"json_schema": {"x-guidance": {"whitespace_pattern": SPACES}, **whole}}
+    return {"json_schema": {"x-guidance": {"whitespace_pattern": SPACES}, **closed(whole)}}
 
 
 def _choice(texts: tuple[str, ...], param: str | None) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from openapi_spec_validator import OpenAPIV31SpecValidator
+from openapi_spec_validator import OpenAPIV32SpecValidator
 
 import ds4trio.api
 from ds4trio.api.description.asyncapi import SERVER_EVENTS, asyncapi_document
@@ -56,7 +56,7 @@ def test_every_route_is_an_operation_and_every_operation_is_a_route() -> None:
 
 def test_the_document_is_one_of_openapi() -> None:
     document = plain(openapi_document())
-    OpenAPIV31SpecValidator(document).validate()
+    OpenAPIV32SpecValidator(document).validate()
     names = [item["operationId"] for path in document["paths"].values() for item in path.values()]
     assert len(names) == len(set(names)) == len(OPERATIONS)
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types import responses as types
 
-from ds4trio.api.responses.lanes.answering import MAX_STEERS
+from ds4trio.api.responses.lanes.register import MAX_STEERS
 from ds4trio.events import GenerationEvent
 from ds4trio.generate import Generator, Prompt
 from ds4trio.settings import Settings

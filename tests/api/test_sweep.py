@@ -49,6 +49,7 @@ OPERATIONS = [
     (method.upper(), path)
     for path, methods in plain(openapi_document())["paths"].items()
     for method in methods
+    if path != "/v1/server/events"  # which has no end; test_live.py reads it
 ]
 
 

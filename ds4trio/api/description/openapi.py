@@ -9,7 +9,7 @@ from typing import Any
 
 from ds4trio import __version__
 from ds4trio.api.anthropic.errors import OVERLOADED
-from ds4trio.api.description.operations import OPERATIONS, Operation
+from ds4trio.api.description.operations import EVENTS, OPERATIONS, Operation
 from ds4trio.api.description.schemas import TEXT, an_object, wire_schemas
 
 __all__ = ["openapi_document", "path_template"]
@@ -46,7 +46,7 @@ def openapi_document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, 
         path = paths.setdefault(path_template(operation.path), {})
         path[operation.method.lower()] = _operation(operation, bodies)
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",  # the first that can describe the events of a stream
         "info": {"title": "ds4trio", "version": __version__, "description": _DESCRIPTION},
         "tags": [{"name": tag} for tag in dict.fromkeys(one.tag for one in operations)],
         "paths": paths,
@@ -102,7 +102,10 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.success is not None:
         responses[str(operation.success)] = {
             "description": HTTPStatus(operation.success).phrase,
-            "content": {kind: {"schema": schema} for kind, schema in operation.answers.items()},
+            "content": {
+                kind: {"itemSchema" if kind == EVENTS else "schema": schema}
+                for kind, schema in operation.answers.items()
+            },
         }
     reference = {"$ref": f"#/components/schemas/{operation.error}"}
     for status in operation.statuses:

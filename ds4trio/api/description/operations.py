@@ -72,6 +72,8 @@ class Operation:
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
+AN_EVENT = {"type": "object", "required": ["data"], "properties": {"event": TEXT, "data": TEXT}}
+
 A_MODEL = an_object("owned_by", id=TEXT, object={"const": "model"}, created=COUNT)
 A_LIST = {"object": {"const": "list"}}
 
@@ -89,7 +91,7 @@ def _json(schema: Schema) -> Mapping[str, Schema]:
 
 
 def _json_or_events(schema: Schema) -> Mapping[str, Schema]:
-    return {JSON: schema, EVENTS: TEXT}
+    return {JSON: schema, EVENTS: AN_EVENT}
 
 
 RESPONSE = an_object("status", "output", "model", id=TEXT, object={"const": "response"})
@@ -272,7 +274,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/server/events",
         MODELS,
         "how busy the server is, as it goes on",
-        {EVENTS: TEXT},
+        {EVENTS: AN_EVENT},
     ),
     Operation(
         "GET",

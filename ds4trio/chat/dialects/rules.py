@@ -246,5 +246,5 @@ class Writer:
 
 
 def _schema(tool: Tool) -> dict[str, object]:
-    """Arguments are an object, whatever the schema forgets to say."""
-    return {"type": "object", **tool.parameters}
+    """Arguments are an object, whatever the schema forgets to say; without one there are none."""
+    return {"type": "object", **(tool.parameters or {"properties": {}})}

@@ -148,9 +148,9 @@ function operation(method, path, described, shared) {
     box.append(fields(body.$ref ? shared[lastPart(body.$ref)] : body, "http"));
   }
   const answers = Object.entries(/** @type {Description} */ (described.responses)).map(([status, answer]) => {
-    const kinds = Object.entries(answer.content ?? {}).map(([kind, { schema }]) => [
+    const kinds = Object.entries(answer.content ?? {}).map(([kind, { schema, itemSchema }]) => [
       `${kind}: `,
-      ...words(schema, "http"),
+      ...(itemSchema ? ["events of ", ...words(itemSchema, "http")] : words(schema, "http")),
     ]);
     return element("li", {}, code(status), ` ${answer.description}. `, ...separated(kinds, "; "));
   });

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,21 +17,17 @@ from ds4trio.api.responses.items import references
 from ds4trio.api.responses.lanes.kept import Kept
 from ds4trio.api.responses.lanes.lane import Lane
 from ds4trio.api.responses.lanes.outbox import Outbox, Voice, error_event
+from ds4trio.api.responses.lanes.register import Register
 from ds4trio.api.responses.lanes.run import Run
 from ds4trio.api.responses.lanes.steering import (
-    FailureCode,
     Items,
-    Steer,
-    accepted,
     failed,
-    pending,
-    read_steer,
     with_steers,
 )
 from ds4trio.api.responses.request import Asked, prepare_response
 from ds4trio.api.responses.stored.runs import ResponseRun, record_of
 from ds4trio.api.responses.stored.store import owner_of
-from ds4trio.api.schemas.responses import ResponseCreate, ResponseSteer
+from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.wire import encode
 from ds4trio.errors import (
@@ -45,15 +40,9 @@ from ds4trio.errors import (
 )
 from ds4trio.generate import Finished
 
-__all__ = ["MAX_STEERS", "Answering"]
+__all__ = ["Answering"]
 
 _log = logging.getLogger(__name__)
-
-MAX_STEERS = 16
-"""Steering inputs that may wait on one connection."""
-
-MAX_ENDED = 256
-"""Responses of which a connection knows that they have been, though it may not hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +59,9 @@ class Answering:
 
     Args:
         who: is served in turn with others.
+
+    Attributes:
+        register: of the responses that there are.
     """
 
     def __init__(self, service: Service, socket: Websocket, outbox: Outbox, who: str) -> None:
@@ -79,13 +71,7 @@ class Answering:
         self._who = who
         self._kept = Kept(service.settings.max_body_bytes)
         self._owner = owner_of(tenant(socket, None))
-        self._running: dict[str, Run] = {}
-        self._ended: OrderedDict[str, bool] = OrderedDict()
-        self._pending: dict[str, tuple[str | None, list[Steer]]] = {}
-
-    def running(self, response_id: str) -> Run | None:
-        """The request whose response this is, while it runs."""
-        return self._running.get(response_id)
+        self.register = Register(service.settings.max_body_bytes, outbox)
 
     async def answer(self, lane: Lane, run: Run) -> None:
         """Answer a request to its last event; one that is steered has more than one response.
@@ -106,11 +92,11 @@ class Answering:
 
     async def _answer(self, lane: Lane, run: Run) -> None:
         before = run.wanted.previous_response_id
-        brought = self._brought(lane, before)
+        brought = self.register.brought(lane.name, before)
         earlier = await self._earlier(before)
         ready = await self._prepare(with_steers(run.wanted, brought), earlier)
         if before is not None and brought:
-            del self._pending[before]
+            self.register.use(before)
         while True:
             if ready.wanted.background:
                 await self._in_background(lane, run, ready)
@@ -157,7 +143,7 @@ class Answering:
         """
         events = self._events(lane, ready)
         run.begin(events.id, Voice(self._outbox, lane.name))
-        self._running[events.id] = run
+        self.register.begin(events.id, run)
         items = Items()
         said: list[Event] = []
         try:
@@ -165,9 +151,8 @@ class Answering:
             last = await self._generate(run, ready, events, items, said)
         finally:
             # what is steered from here on comes too late
-            del self._running[events.id]
+            self.register.end(events)
         status = events.response["status"]
-        self._remember(events.id, completed=status == "completed")
         if events.response["store"]:
             last = await self._store(events, ready, said, last)
         forgotten: Sequence[str] = ()
@@ -177,14 +162,14 @@ class Answering:
             forgotten = self._kept.keep(lane.name, turn)
         await run.voice.say(*last)
         for response_id in forgotten:
-            await self._give_up(response_id)
+            await self.register.give_up(response_id)
         if run.stopped not in (None, "steered"):
             for steer in run.take_steers():
                 message = "the response has ended before the input could be used"
                 await run.voice.say(failed(steer, "response_not_active", message))
             return None
         if items.calls and turn is not None:
-            await self._leave_pending(lane, run, items, turn)
+            await self.register.leave(lane.name, run, turn.id, items.calls)
         return turn
 
     async def _generate(
@@ -269,12 +254,11 @@ class Answering:
             service.server_nursery, service.generator, self._owner, events, ready.asked
         )
         run.begin(events.id, Voice(self._outbox, lane.name))
-        self._running[events.id] = run
+        self.register.begin(events.id, run)
         try:
             await self._follow(run, written)
         finally:
-            del self._running[events.id]
-        self._remember(events.id, completed=events.response["status"] == "completed")
+            self.register.end(events)
 
     async def _follow(self, run: Run, written: ResponseRun) -> None:
         """Say its events. The store has it before the last one is said.
@@ -298,77 +282,3 @@ class Answering:
         async with contextlib.aclosing(written.follow(count - 1)) as rest:
             async for event in rest:
                 await self._outbox.send_text(event.decode())
-
-    def _remember(self, response_id: str, *, completed: bool) -> None:
-        self._ended[response_id] = completed
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
-
-    # -- steering
-
-    async def steer(self, event: ResponseSteer) -> None:
-        """Queue input for a response that runs, or say why not.
-
-        Raises:
-            ClientStalled: the client has stopped reading.
-        """
-        run = self._running.get(event.previous_response_id)
-        try:
-            steer = Steer(event.previous_response_id, event.input, read_steer(event))
-        except InvalidRequest as error:
-            answer = failed(event, "invalid_input", error.message)
-        else:
-            refusal = self._refusal(run, steer)
-            if run is not None and refusal is None:
-                run.steer(steer)
-                answer = accepted(steer)
-            elif refusal is not None:
-                answer = failed(event, *refusal)
-        if run is not None:
-            await run.voice.say(answer)
-        else:
-            await self._outbox.send({**answer, "sequence_number": 0})
-
-    def _refusal(self, run: Run | None, steer: Steer) -> tuple[FailureCode, str] | None:
-        if run is None:
-            match self._ended.get(steer.response_id):
-                case None:
-                    return "response_not_found", "there is no such response on this connection"
-                case True:
-                    return "response_already_completed", "the response has ended"
-                case False:
-                    return "response_not_active", "the response has ended"
-        if run.wanted.background:
-            return "steering_not_supported", "a response in the background cannot be steered"
-        if run.wanted.only_warms:
-            return "steering_not_supported", "with generate: false there is no output to steer"
-        if run.stopped not in (None, "steered"):
-            return "response_not_active", "the response is being stopped"
-        waiting = [waits for one in self._running.values() for waits in one.steers]
-        waiting += [waits for _, steers in self._pending.values() for waits in steers]
-        size = steer.size + sum(waits.size for waits in waiting)
-        if len(waiting) >= MAX_STEERS or size > self._service.settings.max_body_bytes:
-            message = f"more than {MAX_STEERS} inputs, or too large ones, would wait"
-            return "too_many_pending_steers", message
-        return None
-
-    async def _leave_pending(self, lane: Lane, run: Run, items: Items, turn: Turn) -> None:
-        """The response has called functions: what steers it waits for their results."""
-        steers = run.take_steers()
-        if not steers:
-            return
-        self._pending[turn.id] = (lane.name, steers)
-        for steer in steers:
-            await run.voice.say(pending(steer, items.calls))
-
-    def _brought(self, lane: Lane, previous: str | None) -> list[Steer]:
-        """Input that has waited for this request."""
-        name, steers = self._pending.get(previous or "", (None, []))
-        return steers if name == lane.name else []
-
-    async def _give_up(self, response_id: str) -> None:
-        name, steers = self._pending.pop(response_id, (None, []))
-        for steer in steers:
-            message = "the connection does not hold the response any more"
-            voice = Voice(self._outbox, name)
-            await voice.say(failed(steer, "response_not_found", message))

@@ -110,7 +110,7 @@ class Connection:
 
     async def _take(self, event: _Event, size: int) -> None:
         if isinstance(event, ResponseSteer):
-            await self._answering.steer(event)
+            await self._answering.register.steer(event)
             return
         try:
             if isinstance(event, ResponseCreate):
@@ -128,7 +128,7 @@ class Connection:
             lane = self._lanes.get(event.stream_id)
             run = lane.first if lane is not None else None
         else:
-            run = self._answering.running(event.response_id)
+            run = self._answering.register.running(event.response_id)
             if run is not None and event.stream_id not in (None, run.wanted.stream_id):
                 run = None
         if run is None:
