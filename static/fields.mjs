@@ -3,11 +3,9 @@
  * `<!-- fields of TYPE -->` and `<!-- end of fields -->`, as Markdown.
  */
 
-/** Rows that point to the same field at another place; a description is read by itself. */
-const ELSEWHERE = [
-  { words: /^(?:(beyond \w+), )?as in Chat Completions$/, type: "ChatRequest" },
-  { words: /^as above$/, type: "MessageRequest" },
-];
+/** How rows point to the same field in another table; a description is read by itself. */
+const AS_IN_CHAT = /^(?:(beyond \w+), )?as in Chat Completions/;
+const AS_ABOVE = /^as above/;
 
 /** @typedef {Record<string, Record<string, string>>} Texts by type and field, in the order of the rows */
 
@@ -47,12 +45,14 @@ export function fieldsOf(tokens) {
  * @param {string} text
  */
 function resolved(said, name, text) {
-  for (const { words, type } of ELSEWHERE) {
-    const found = words.exec(text);
+  const above = Object.keys(said).at(-2); // the last one is the type of this row
+  for (const [words, type] of /** @type {const} */ ([[AS_IN_CHAT, "ChatRequest"], [AS_ABOVE, above]])) {
     const other = said[type]?.[name];
+    const found = words.exec(text);
     if (!found || other === undefined) continue;
     const [, by = "", what] = /^(?:beyond \w+([^:]*): )?(.*)$/s.exec(other) ?? [];
-    return found[1] ? `${found[1]}${by}: ${what}` : what;
+    const rest = text.slice(found[0].length);
+    return (found[1] ? `${found[1]}${by}: ${what}` : what) + rest;
   }
   return text;
 }

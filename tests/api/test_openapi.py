@@ -131,7 +131,7 @@ def test_every_documented_field_is_described_in_the_order_of_the_documentation(k
     }
     assert list(described.items()) == list(documented.items())
     for text in described.values():
-        assert not re.fullmatch(r"(?:Beyond \w+, )?as (?:above|in \w+ \w+)", text, re.IGNORECASE)
+        assert not re.match(r"(?:Beyond \w+, )?as (?:above|in )", text, re.IGNORECASE)
 
 
 async def test_the_descriptions_need_no_key_and_no_model() -> None:

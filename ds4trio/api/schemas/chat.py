@@ -23,7 +23,8 @@ __all__ = [
 
 Metadata = dict[str, str] | None
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""``max`` is the same as ``xhigh``."""
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,6 +33,7 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    prompt_cache_breakpoint: msgspec.Raw = NOTHING  # every beginning is cached
     image_url: msgspec.Raw = NOTHING
     input_audio: msgspec.Raw = NOTHING
     file: msgspec.Raw = NOTHING
