@@ -14,9 +14,9 @@ const { escapeHtml } = markdown.utils;
 const { rules } = markdown.renderer;
 
 rules.code_inline = (tokens, index) => {
-  // A long name may be broken where it is made of parts, and nowhere else.
-  const parts = escapeHtml(tokens[index].content).replaceAll(/[/_.]+(?=\w|&lt;)/g, "$&<wbr>");
-  return `<code>${parts}</code>`;
+  const { content, meta } = tokens[index];
+  const text = escapeHtml(content);
+  return `<code>${meta?.breakable ? text.replaceAll(/[/_]+(?=\w|&lt;)/g, "$&<wbr>") : text}</code>`;
 };
 rules.fence = (tokens, index) => `<pre><code>${escapeHtml(tokens[index].content)}</code></pre>\n`;
 rules.html_block = () => ""; // comments
@@ -88,7 +88,10 @@ function tidyTables(tokens) {
     if (token.nesting === 1 && token.tag in ROLES) token.attrSet("role", ROLES[token.tag]);
     if (token.type === "td_open") {
       const { children } = tokens[index + 1];
-      if (children.length === 1 && children[0].type === "code_inline") token.attrSet("class", "name");
+      if (children.length !== 1 || children[0].type !== "code_inline") continue;
+      token.attrSet("class", "name");
+      // Beside several columns a long name is broken where it is made of parts, and nowhere else.
+      children[0].meta = { breakable: table.columns > 2 };
     }
   }
 }

@@ -1,6 +1,6 @@
 // Shows /openapi.json and /asyncapi.json behind the reference, which the page has from its build.
 
-import { by, code, element, prose, separated } from "./elements.js";
+import { by, code, element, longName, prose, separated } from "./elements.js";
 import { fields, lastPart, plainName, words } from "./schemas.js";
 
 /** @typedef {import("./schemas.js").Description} Description */
@@ -28,7 +28,7 @@ function operation(method, path, described, shared) {
     "summary",
     {},
     element("span", { class: "method" }, method.toUpperCase()),
-    code(path),
+    longName(path),
     element("span", { class: "what" }, ` ${described.summary}`),
   );
   const box = element("details", { id: described.operationId }, summary);
@@ -82,7 +82,7 @@ function showSocket(description) {
       const payload = message.payload;
       const schema = payload.$ref ? schemas[lastPart(payload.$ref)] : payload;
       const what = element("span", { class: "what" }, " ", ...prose(message.summary));
-      const summary = element("summary", {}, code(message.name), what);
+      const summary = element("summary", {}, longName(message.name), what);
       return element("details", { id: `message-${message.name}` }, summary, fields(schema, "websocket"));
     });
     section("websocket", exchange.summary, `websocket-${name}`, ...boxes);

@@ -23,11 +23,13 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+export const code = (/** @type {string} */ text) => element("code", {}, text);
+
 /**
- * A piece of code. A long name may be broken where it is made of parts, and nowhere else.
+ * A name as code that narrow screens may break where it is made of parts, and nowhere else.
  * @param {string} text
  */
-export function code(text) {
+export function longName(text) {
   const parts = text.split(/(?<=[/_.])(?=[\w{])/);
   return element("code", {}, ...parts.flatMap((part, index) => (index ? [element("wbr"), part] : [part])));
 }
