@@ -6,7 +6,7 @@ import { Chats } from "./chats.js";
 import { isAlive, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDraft, read, write } from "./store/storage.js";
-import { download, exported, imported } from "./store/transfer.js";
+import { importedFrom, save } from "./store/transfer.js";
 import { ChatList } from "./view/chat_list.js";
 import { Composer } from "./view/composer.js";
 import { LinkView } from "./view/link_view.js";
@@ -27,9 +27,6 @@ function by(id) {
   if (!element) throw new Error(`the page has no element ${id}`);
   return /** @type {T} */ (element);
 }
-
-/** Bytes of a file of chats. */
-const MOST_IMPORTED = 256_000_000;
 
 /** @param {string} text for screen readers */
 function say(text) {
@@ -86,9 +83,9 @@ const log = new LogView(
     act: (action, message) => {
       switch (action) {
         case "copy":
-          return void navigator.clipboard.writeText(message.text).then(
-            () => say("Copied"),
-            () => say("The browser did not allow copying"),
+          return navigator.clipboard.writeText(message.text).then(
+            () => (say("Copied"), true),
+            () => (tell("The browser did not allow copying."), false),
           );
         case "again":
           return chats.again(message);
@@ -210,6 +207,17 @@ function showContext() {
   by("context-fill").style.width = `${Math.min((100 * used) / room, 100)}%`;
 }
 
+/** Where the page is narrow, the list of chats lies over the conversation while it is open. */
+function chatsLieOver() {
+  return by("chats-close").checkVisibility({ visibilityProperty: true });
+}
+
+function stopOrClose() {
+  if (!chatsLieOver()) return chats.stop(currentId);
+  openChats(false);
+  by("chats-button").focus();
+}
+
 /** @param {boolean} open */
 function openChats(open) {
   document.body.toggleAttribute("data-chats", open);
@@ -224,16 +232,13 @@ function openPanel(open) {
 }
 
 async function exportChats() {
-  const messages = (await database?.allMessages()) ?? [];
-  const day = new Date().toISOString().slice(0, 10);
-  download(`ds4trio-chats-${day}.json`, exported(chats.list, messages));
+  save(chats.list, (await database?.allMessages()) ?? []);
 }
 
 /** @param {File} file */
 async function importChats(file) {
   try {
-    if (file.size > MOST_IMPORTED) throw new Error("This file is too large.");
-    const found = imported(await file.text());
+    const found = await importedFrom(file);
     await chats.take(found);
     tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
   } catch (error) {
@@ -248,6 +253,7 @@ function tell(words) {
 }
 
 by("new-chat").addEventListener("click", newChat);
+by("new-chat-here").addEventListener("click", newChat);
 by("settings-button").addEventListener("click", () => {
   const chat = chats.get(currentId);
   if (chat) settings.open(chat.settings);
@@ -256,7 +262,11 @@ by("panel-button").addEventListener("click", () => openPanel(by("panel").hidden 
 by("chats-button").addEventListener("click", () =>
   openChats(!document.body.hasAttribute("data-chats")),
 );
-by("chats-close").addEventListener("click", () => openChats(false));
+by("chats-close").addEventListener("click", stopOrClose);
+by("middle").addEventListener("click", (event) => {
+  const opens = /** @type {HTMLElement} */ (event.target).closest("#chats-button");
+  if (!opens && chatsLieOver()) openChats(false);
+});
 by("export").addEventListener("click", () => void exportChats());
 by("import").addEventListener("click", () => by("import-file").click());
 by("import-file").addEventListener("change", (event) => {
@@ -271,7 +281,7 @@ by("ideas").addEventListener("click", (event) => {
 });
 listen(
   [
-    { key: "escape", words: "Stop the answer", run: () => chats.stop(currentId) },
+    { key: "escape", words: "Stop the answer", run: stopOrClose },
     { key: "o", command: true, shift: true, words: "New chat", run: newChat },
     { key: "k", command: true, words: "Search", run: () => (openChats(true), by("search").focus()) },
     { key: "/", words: "Write", run: () => composer.focus() },

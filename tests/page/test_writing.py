@@ -172,6 +172,8 @@ def test_a_right_to_left_chat_runs_right_to_left(reader: Visit) -> None:
     assert asked.evaluate(is_rtl)
     reader.draft.fill("שלום")
     assert reader.draft.evaluate(is_rtl)
+    reader.ask_and_wait("first from the left\n\nثم من اليمين")
+    assert reader.text.locator(".block").evaluate_all(f"all => all.map({is_rtl})") == [False, True]
 
 
 def test_nothing_moves_for_those_who_asked_for_it(browser: Browser, scripted_url: str) -> None:

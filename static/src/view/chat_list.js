@@ -3,6 +3,7 @@
  * through all of them, and what can be done with one.
  */
 
+import { iconButton } from "./icon.js";
 import { isUnused, titleFrom } from "../model/chat.js";
 import { sure } from "./sure.js";
 
@@ -85,20 +86,24 @@ export class ChatList {
     const busy = this.#chats.runsIn(chat.id).length > 0;
     item.toggleAttribute("data-busy", busy);
     const title = titleOf(chat);
-    const open = button("open", title, () => this.#on.open(chat.id));
+    const open = document.createElement("button");
+    open.type = "button";
+    open.dataset.action = "open";
+    open.textContent = title;
+    open.addEventListener("click", () => this.#on.open(chat.id));
     open.dir = "auto";
     open.title = title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
     if (busy) open.setAttribute("aria-description", "an answer is being written");
     const actions = document.createElement("span");
     actions.className = "chat-actions";
-    const remove = button("delete", "Delete");
+    const remove = button("delete", "i-bin", "Delete");
     sure(remove, () => this.#chats.remove(chat.id));
     actions.append(
-      button("pin", chat.pinned ? "Unpin" : "Pin", () =>
+      button("pin", "i-pin", chat.pinned ? "Unpin" : "Pin", () =>
         this.#chats.change(chat.id, { pinned: !chat.pinned }),
       ),
-      button("rename", "Rename", () => this.#rename(chat, item)),
+      button("rename", "i-edit", "Rename", () => this.#rename(chat, item)),
       remove,
     );
     item.append(open, actions);
@@ -140,14 +145,13 @@ function titleOf({ title, named, leaf, draft }) {
 
 /**
  * @param {string} action
- * @param {string} text
+ * @param {string} name of its picture
+ * @param {string} label
  * @param {() => void} [on]
  */
-function button(action, text, on) {
-  const made = document.createElement("button");
-  made.type = "button";
+function button(action, name, label, on) {
+  const made = iconButton(name, label);
   made.dataset.action = action;
-  made.textContent = text;
   if (on) made.addEventListener("click", on);
   return made;
 }

@@ -3,6 +3,8 @@
  * go along; the one button sends or stops.
  */
 
+import { iconButton } from "./icon.js";
+
 /** @typedef {import("../model/chat.js").Attachment} Attachment */
 
 const SAVE_AFTER_MS = 300;
@@ -202,11 +204,7 @@ export class Composer {
     files.replaceChildren(
       ...attached.map((file) => {
         const item = document.createElement("li");
-        const button = document.createElement("button");
-        button.type = "button";
-        button.className = "plain";
-        button.textContent = "×";
-        button.setAttribute("aria-label", `Leave ${file.name} out`);
+        const button = iconButton("i-close", `Leave ${file.name} out`);
         button.addEventListener("click", () => {
           const rest = this.#files(this.#chatId).filter((other) => other !== file);
           this.#keep(this.#chatId, rest);

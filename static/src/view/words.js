@@ -70,7 +70,7 @@ export function statsWords(stats) {
   if (stats.tokensPerSecond !== null) parts.push(`${figure(stats.tokensPerSecond)} tokens/s`);
   if (stats.outputTokens) parts.push(counted(stats.outputTokens, "token"));
   if (stats.firstTokenSeconds !== null) {
-    parts.push(`first after ${stats.firstTokenSeconds.toFixed(2)} s`);
+    parts.push(`first in ${stats.firstTokenSeconds.toFixed(2)} s`);
   }
   if (stats.batchSize) {
     const mean = figure(stats.batchSize);
@@ -78,7 +78,7 @@ export function statsWords(stats) {
   }
   if (stats.cachedTokens && stats.promptTokens) {
     const [cached, all] = [stats.cachedTokens, stats.promptTokens].map(whole);
-    parts.push(`${cached} of ${all} from the cache`);
+    parts.push(`${cached} of ${all} cached`);
   }
   return parts.join(" · ");
 }
@@ -167,6 +167,5 @@ export function phaseWords(phase) {
  * @param {number} room tokens
  */
 export function contextWords(used, room) {
-  const share = Math.round((100 * used) / room);
-  return `${used.toLocaleString("en")} of ${room.toLocaleString("en")} tokens of context (${share} %)`;
+  return `${whole(used)} of ${whole(room)} tokens of context`;
 }
