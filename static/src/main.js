@@ -7,6 +7,7 @@ import { isAlive, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDraft, read, write } from "./store/storage.js";
 import { importedFrom, save } from "./store/transfer.js";
+import { by } from "./view/by.js";
 import { ChatList } from "./view/chat_list.js";
 import { Composer } from "./view/composer.js";
 import { LinkView } from "./view/link_view.js";
@@ -16,17 +17,6 @@ import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
 import { contextWords, spokenWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
-
-/**
- * @template {HTMLElement} [T=HTMLElement]
- * @param {string} id
- * @returns {T}
- */
-function by(id) {
-  const element = document.getElementById(id);
-  if (!element) throw new Error(`the page has no element ${id}`);
-  return /** @type {T} */ (element);
-}
 
 /** @param {string} text for screen readers */
 function say(text) {
