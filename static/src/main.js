@@ -3,7 +3,7 @@
  */
 
 import { Chats } from "./chats.js";
-import { isAlive } from "./model/chat.js";
+import { isAlive, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDraft, read, write } from "./store/storage.js";
 import { download, exported, imported } from "./store/transfer.js";
@@ -14,10 +14,8 @@ import { LogView } from "./view/log_view.js";
 import { PanelView } from "./view/panel_view.js";
 import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
-import { contextWords, endWords, faultWords } from "./view/words.js";
+import { contextWords, spokenWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
-
-/** @typedef {import("./model/chat.js").Message} Message */
 
 /**
  * @template {HTMLElement} [T=HTMLElement]
@@ -30,23 +28,12 @@ function by(id) {
   return /** @type {T} */ (element);
 }
 
-/** Read out a finished answer whole up to this length; beyond it, only say that it is there. */
-const SPOKEN_CHARACTERS = 500;
-
 /** Bytes of a file of chats. */
 const MOST_IMPORTED = 256_000_000;
 
 /** @param {string} text for screen readers */
 function say(text) {
   by("spoken").textContent = text;
-}
-
-/** @param {Message} answer */
-function endOf(answer) {
-  const fault = faultWords(answer);
-  if (fault) return fault.headline;
-  const short = answer.text.length <= SPOKEN_CHARACTERS;
-  return `${short ? answer.text : "The answer is finished."} ${endWords(answer)}`;
 }
 
 const link = new LinkView(by, {
@@ -65,6 +52,8 @@ const connection = new Connection(
 
 const database = await Database.open().catch(() => null);
 let currentId = "";
+/** The chat that was asked for last, which may still be read. */
+let wanted = "";
 
 const chats = new Chats(database, connection, {
   onList: () => {
@@ -83,7 +72,7 @@ const chats = new Chats(database, connection, {
     if (message.chatId !== currentId) return;
     log.changed(message);
     refresh();
-    if (!isAlive(message)) say(endOf(message));
+    if (!isAlive(message)) say(spokenWords(message));
   },
   onSaveFailed: () => {
     by("composer-hint").textContent = "This browser does not let the page keep its chats.";
@@ -154,8 +143,10 @@ const panel = new PanelView(by("panel"), () => connection.key);
 
 /** @param {string} chatId */
 async function show(chatId) {
+  wanted = chatId;
   await chats.open(chatId);
   const files = await chats.files(chatId);
+  if (wanted !== chatId) return; // the reader is elsewhere by now
   currentId = chatId;
   write("current", chatId);
   composer.show(chatId, chats.get(chatId)?.draft ?? "", files);
@@ -186,7 +177,8 @@ async function showFirst() {
 }
 
 function newChat() {
-  const unused = chats.list.find(({ leaf, draft }) => leaf === null && draft === "");
+  const unused = chats.list.find(isUnused);
+  list.showAll();
   void show((unused ?? chats.create()).id).then(() => composer.focus());
 }
 

@@ -106,6 +106,16 @@ def exported(reader: Visit, path: Path) -> Path:
     return file
 
 
+def test_an_answer_ends_when_another_tab_deletes_its_chat(reader: Visit) -> None:
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word5")
+    other = reader.another_tab()
+    other.do_in_list("endless", "Delete")
+    other.do_in_list("endless", "Really?")
+    expect(reader.page.locator("#empty")).to_be_visible()
+    expect(reader.page.locator("#go")).to_have_attribute("data-mode", "send")
+
+
 def test_export_and_import(reader: Visit, tmp_path: Path) -> None:
     three_chats(reader)
     file = exported(reader, tmp_path)

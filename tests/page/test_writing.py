@@ -88,6 +88,27 @@ def test_files_go_along_as_text(reader: Visit) -> None:
     expect(reader.page.locator("#files")).to_be_hidden()
 
 
+def test_a_long_text_is_pasted_as_a_file(reader: Visit) -> None:
+    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    reader.ready()
+    reader.page.evaluate("navigator.clipboard.writeText('word '.repeat(200_000))")
+    reader.draft.focus()
+    reader.page.keyboard.press("Control+V")
+    expect(reader.page.locator("#files li")).to_contain_text("Pasted text.txt")
+    expect(reader.draft).to_have_value("")
+
+
+def test_a_double_click_asks_and_the_button_stops_though_more_is_written(reader: Visit) -> None:
+    reader.ready()
+    reader.draft.fill("endless")
+    reader.page.locator("#go").dblclick()
+    expect(reader.text).to_contain_text("word20")
+    reader.draft.fill("next")
+    reader.button("Stop", of=reader.page.locator("#composer")).click()
+    reader.expect_status("stopped")
+    expect(reader.draft).to_have_value("next")
+
+
 def test_files_that_were_not_sent_outlive_a_reload(reader: Visit) -> None:
     file: FilePayload = {"name": "kept.txt", "mimeType": "text/plain", "buffer": b"seven"}
     files = reader.page.locator("#files > li")

@@ -93,6 +93,7 @@ function chatFrom(data, names) {
     ...chat,
     id: names.get(String(data.id)) ?? newId(),
     leaf: names.get(String(data.leaf)) ?? null,
+    files: 0, // they stay with the draft, in the browser
     settings: settingsFrom(data.settings),
   };
 }
@@ -100,7 +101,7 @@ function chatFrom(data, names) {
 /** @param {any} data */
 function settingsFrom(data) {
   const settings = like(defaultSettings(), data ?? {});
-  const { system, effort, ...numbers } = settings;
+  const { system, effort, more, ...numbers } = settings;
   for (const [name, value] of Object.entries(numbers)) {
     if (value !== null && !Number.isFinite(value)) Object.assign(settings, { [name]: null });
   }

@@ -9,6 +9,8 @@ import { iconButton } from "./icon.js";
 
 const SAVE_AFTER_MS = 300;
 const MOST_CHARACTERS = 1_000_000;
+/** Longer texts are pasted as a file: with more, browsers lay the field out for seconds. */
+const MOST_PASTED = 20_000;
 
 /**
  * @typedef {object} On
@@ -43,13 +45,17 @@ export class Composer {
    * @param {On} on
    */
   constructor(elements, on) {
-    const { form, field, attach, picker } = elements;
+    const { form, field, button, attach, picker } = elements;
     this.#elements = elements;
     this.#on = on;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.#busy && this.#empty) on.stop();
+      if (this.#busy) on.stop();
       else this.#send();
+    });
+    button.addEventListener("click", (event) => {
+      // The other half of a double click on Send is not meant for Stop.
+      if (event.detail > 1) event.preventDefault();
     });
     field.addEventListener("keydown", (event) => {
       // While an input method composes a word, Enter belongs to it.
@@ -63,7 +69,12 @@ export class Composer {
       clearTimeout(this.#saveTimer);
       this.#saveTimer = window.setTimeout(() => this.save(), SAVE_AFTER_MS);
     });
-    field.addEventListener("paste", (event) => this.#take(event.clipboardData, event));
+    field.addEventListener("paste", (event) => {
+      const text = event.clipboardData?.getData("text/plain") ?? "";
+      if (text.length <= MOST_PASTED) return this.#take(event.clipboardData, event);
+      event.preventDefault();
+      void this.attach([new File([text], "Pasted text.txt")]);
+    });
     form.addEventListener("dragover", (event) => event.preventDefault());
     form.addEventListener("drop", (event) => this.#take(event.dataTransfer, event));
     attach.addEventListener("click", () => picker.click());

@@ -4,6 +4,7 @@
  */
 
 import { icon, iconButton, showDone } from "./icon.js";
+import { sure } from "./sure.js";
 
 /**
  * @typedef {import("../model/chat.js").Message} Message
@@ -55,7 +56,8 @@ export class MessageView {
       if (part) this.parts[part] = element;
       if (!action) continue;
       this.buttons[action] = element;
-      element.addEventListener("click", () => this.onAction(action));
+      if (action === "remove") sure(element, () => this.onAction(action));
+      else element.addEventListener("click", () => this.onAction(action));
     }
   }
 

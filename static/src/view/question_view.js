@@ -81,6 +81,7 @@ export class QuestionView extends MessageView {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const text = field.value.trim();
+      if (text === "" && this.message.attachments.length === 0) return;
       this.#leave();
       this.#ask(this.message, text);
     });
@@ -90,7 +91,7 @@ export class QuestionView extends MessageView {
         this.#leave();
       } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
-        if (field.value.trim()) form.requestSubmit();
+        form.requestSubmit();
       }
     });
     form.querySelector("[data-action=leave]")?.addEventListener("click", () => this.#leave());

@@ -19,6 +19,9 @@ const FAULTS = {
   server_stopping: "The server is shutting down.",
 };
 
+/** Read out a finished answer whole up to this length; beyond it, only say that it is there. */
+const SPOKEN_CHARACTERS = 500;
+
 /**
  * @param {Message} message alive
  * @param {Run|null} run
@@ -78,6 +81,14 @@ export function statsWords(stats) {
     parts.push(`${cached} of ${all} cached`);
   }
   return parts.join(" · ");
+}
+
+/** @param {Message} answer that has ended; for screen readers */
+export function spokenWords(answer) {
+  const fault = faultWords(answer);
+  if (fault) return fault.headline;
+  const short = answer.text.length <= SPOKEN_CHARACTERS;
+  return `${short ? answer.text : "The answer is finished."} ${endWords(answer)}`;
 }
 
 /** @param {Stats} stats */
