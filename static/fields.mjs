@@ -4,10 +4,8 @@
  */
 
 /** Rows that point to the same field at another place; a description is read by itself. */
-const ELSEWHERE = [
-  { words: /^(?:(beyond \w+), )?as in Chat Completions$/, type: "ChatRequest" },
-  { words: /^as above$/, type: "MessageRequest" },
-];
+const AS_IN_CHAT = /^(?:(?<beyond>beyond \w+), )?as in Chat Completions$/;
+const AS_ABOVE = /^as above(?<more>[,;].*)?$/;
 
 /** @typedef {Record<string, Record<string, string>>} Texts by type and field, in the order of the rows */
 
@@ -42,19 +40,20 @@ export function fieldsOf(tokens) {
 }
 
 /**
- * @param {Texts} said so far
+ * @param {Texts} said so far, the field's own type at the end
  * @param {string} name of the field
  * @param {string} text
  */
 function resolved(said, name, text) {
-  for (const { words, type } of ELSEWHERE) {
-    const found = words.exec(text);
-    const other = said[type]?.[name];
-    if (!found || other === undefined) continue;
-    const [, by = "", what] = /^(?:beyond \w+([^:]*): )?(.*)$/s.exec(other) ?? [];
-    return found[1] ? `${found[1]}${by}: ${what}` : what;
-  }
-  return text;
+  const inChat = AS_IN_CHAT.exec(text);
+  const above = AS_ABOVE.exec(text);
+  if (!inChat && !above) return text;
+  const types = inChat ? ["ChatRequest"] : Object.keys(said).slice(0, -1).reverse();
+  const other = types.map((type) => said[type]?.[name]).find((found) => found !== undefined);
+  if (other === undefined) return text;
+  const [, by = "", what] = /^(?:beyond \w+([^:]*): )?(.*)$/s.exec(other) ?? [];
+  const beyond = inChat?.groups?.beyond;
+  return (beyond ? `${beyond}${by}: ` : "") + what + (above?.groups?.more ?? "");
 }
 
 /**
