@@ -114,7 +114,7 @@ def error_response(error: WireError) -> Response:
 
 
 _NOT_SERVED = {
-    404: "there is nothing at this path; the API is below /v1, and GET / is a page to chat",
+    404: "there is nothing at this path; GET /docs shows what there is, GET / is a page to chat",
     405: "this path is not served with this method",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ds4trio.api.description.operations import OPERATIONS
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.prompting import PromptWriter
@@ -77,6 +79,34 @@ async def test_wrong_method_names_the_right_one(method: str, path: str, allowed:
         response = await api.http.request(method, path)
         assert_openai_error(response, 405)
         assert allowed in response.headers["allow"]
+
+
+async def test_no_path_takes_a_method_that_it_does_not_have() -> None:
+    async with serving_script() as api:
+        paths = [operation.path.replace("<file:name>", "docs.html") for operation in OPERATIONS]
+        for path in sorted(set(paths)):
+            url = re.sub(r"<[^>]+>", "any", path)
+            allowed = {
+                operation.method
+                for operation, path in zip(OPERATIONS, paths, strict=True)
+                if re.fullmatch(re.sub(r"<[^>]+>", "[^/]+", path), url)
+            }
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - allowed:
+                response = await api.http.request(method, url)
+                assert response.status_code == 405, (method, url, response.text)
+                named = set(response.headers["allow"].split(", "))
+                assert named - {"HEAD", "OPTIONS"} == allowed
+                if not url.startswith("/v1/messages"):  # whose errors are Anthropic's
+                    assert_openai_error(response, 405, code="method_not_allowed")
+
+
+async def test_nothing_at_a_path_leads_to_what_there_is() -> None:
+    async with serving_script() as api:
+        for path in ("/v1/tokenize", "/nothing"):
+            response = await api.http.post(path, json={"content": "Hello"})
+            error = assert_openai_error(response, 404, code="not_found")
+            (page,) = re.findall(r"GET (/\w+)", error["message"])
+            assert (await api.http.get(page)).status_code == 200
 
 
 async def test_head_is_get_without_a_body() -> None:

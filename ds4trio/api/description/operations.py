@@ -273,7 +273,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/v1/server/events",
         MODELS,
-        "how busy the server is, as it goes on",
+        "How busy the server is, as it goes on",
         {EVENTS: AN_EVENT},
     ),
     Operation(
@@ -325,7 +325,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET",
-        "/<name>",
+        "/<file:name>",
         PAGE,
         "Its files",
         answers={"*/*": {}},
