@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given
@@ -14,8 +15,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ds4trio.api.description.operations import OPERATIONS
+from ds4trio.api.requests import refuse_unsupported
 from ds4trio.api.schemas.chat import ChatRequest
-from ds4trio.api.schemas.responses import ResponseCreate
+from ds4trio.api.schemas.responses import ClientEvent, ResponseCreate
+from ds4trio.api.valid_values import valid_values
+from ds4trio.api.wire import decode
+from ds4trio.errors import InvalidRequest
 from ds4trio.prompting import PromptWriter
 from tests.api.helpers import (
     FINAL_EVENTS,
@@ -137,6 +142,54 @@ async def test_handshake_at_a_path_that_is_no_websocket(path: str) -> None:
 
 
 # -- bodies
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (ChatRequest, "", "the body is empty, where JSON is expected"),
+        (
+            ChatRequest,
+            '{"messages": [{"role": "usr"}]}',
+            "messages[0].role: 'usr' is not valid; "
+            "it can be assistant, developer, system, tool, user",
+        ),
+        (
+            ClientEvent,
+            '{"type": "nonsense"}',
+            "type: 'nonsense' is not valid; "
+            "it can be response.create, response.cancel, response.steer",
+        ),
+        (
+            ClientEvent,
+            '{"type": "response.create", "input": "Hi", "truncation": "no"}',
+            "truncation: 'no' is not valid; it can be auto, disabled",
+        ),
+    ],
+)
+def test_a_value_that_is_none_of_a_few_is_told_them(kind: Any, body: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode(body, kind)
+    assert refused.value.message == said
+
+
+def test_values_that_depend_on_the_rest_of_a_request_are_not_told() -> None:
+    class One(msgspec.Struct, tag="one"):
+        size: Literal["small", "large"]
+
+    class Other(msgspec.Struct, tag="other"):
+        size: Literal["thin", "wide"]
+
+    assert valid_values(One | Other, "$.size") == []
+    assert valid_values(dict[str, list[One]], "$[...][1].size") == ["large", "small"]
+
+
+def test_a_refused_field_says_what_to_use() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_unsupported({"functions": True})
+    assert refused.value.message == (
+        "this server does not support this value of functions; use tools, the newer name"
+    )
 
 
 BAD_JSON = [
