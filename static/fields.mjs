@@ -3,9 +3,9 @@
  * `<!-- fields of TYPE -->` and `<!-- end of fields -->`, as Markdown.
  */
 
-/** How rows point to the same field in another table; a description is read by itself. */
-const AS_IN_CHAT = /^(?:(beyond \w+), )?as in Chat Completions/;
-const AS_ABOVE = /^as above/;
+/** Rows that point to the same field at another place; a description is read by itself. */
+const AS_IN_CHAT = /^(?:(?<beyond>beyond \w+), )?as in Chat Completions(?<more>[,;].*)?$/;
+const AS_ABOVE = /^as above(?<more>[,;].*)?$/;
 
 /** @typedef {Record<string, Record<string, string>>} Texts by type and field, in the order of the rows */
 
@@ -40,21 +40,20 @@ export function fieldsOf(tokens) {
 }
 
 /**
- * @param {Texts} said so far
+ * @param {Texts} said so far, the field's own type at the end
  * @param {string} name of the field
  * @param {string} text
  */
 function resolved(said, name, text) {
-  const above = Object.keys(said).at(-2); // the last one is the type of this row
-  for (const [words, type] of /** @type {const} */ ([[AS_IN_CHAT, "ChatRequest"], [AS_ABOVE, above]])) {
-    const other = said[type]?.[name];
-    const found = words.exec(text);
-    if (!found || other === undefined) continue;
-    const [, by = "", what] = /^(?:beyond \w+([^:]*): )?(.*)$/s.exec(other) ?? [];
-    const rest = text.slice(found[0].length);
-    return (found[1] ? `${found[1]}${by}: ${what}` : what) + rest;
-  }
-  return text;
+  const inChat = AS_IN_CHAT.exec(text);
+  const above = AS_ABOVE.exec(text);
+  if (!inChat && !above) return text;
+  const types = inChat ? ["ChatRequest"] : Object.keys(said).slice(0, -1).reverse();
+  const other = types.map((type) => said[type]?.[name]).find((found) => found !== undefined);
+  if (other === undefined) return text;
+  const [, by = "", what] = /^(?:beyond \w+([^:]*): )?(.*)$/s.exec(other) ?? [];
+  const beyond = inChat?.groups?.beyond;
+  return (beyond ? `${beyond}${by}: ` : "") + what + ((inChat ?? above)?.groups?.more ?? "");
 }
 
 /**

@@ -7,10 +7,11 @@ import hashlib
 import mimetypes
 from pathlib import Path
 
+from flask.sansio.blueprints import BlueprintSetupState
 from quart import Blueprint, Response, request
+from werkzeug.routing import AnyConverter, Map
 
 from ds4trio.api.built import built_folder
-from ds4trio.errors import NotFound
 
 __all__ = ["page"]
 
@@ -25,6 +26,16 @@ def page() -> Blueprint:
     blueprint = Blueprint("page", __name__)
     files = {file.name: _StaticFile(file) for file in built_folder().iterdir() if file.is_file()}
 
+    class FileName(AnyConverter):
+        """Only names of files: another door's path is not taken from it, nor its other methods."""
+
+        def __init__(self, map: Map) -> None:
+            super().__init__(map, *files)
+
+    @blueprint.record
+    def name_files(state: BlueprintSetupState) -> None:
+        state.app.url_map.converters["file"] = FileName
+
     @blueprint.get("/")
     async def index() -> Response:
         return files["index.html"].response()
@@ -33,10 +44,8 @@ def page() -> Blueprint:
     async def docs() -> Response:
         return files["docs.html"].response()
 
-    @blueprint.get("/<name>")
+    @blueprint.get("/<file:name>")
     async def file(name: str) -> Response:
-        if name not in files:
-            raise NotFound("there is nothing at this path")
         return files[name].response()
 
     return blueprint

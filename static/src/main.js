@@ -6,7 +6,8 @@ import { Chats } from "./chats.js";
 import { isAlive, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDraft, read, write } from "./store/storage.js";
-import { download, exported, imported } from "./store/transfer.js";
+import { importedFrom, save } from "./store/transfer.js";
+import { by } from "./view/by.js";
 import { ChatList } from "./view/chat_list.js";
 import { Composer } from "./view/composer.js";
 import { LinkView } from "./view/link_view.js";
@@ -16,20 +17,6 @@ import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
 import { contextWords, spokenWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
-
-/**
- * @template {HTMLElement} [T=HTMLElement]
- * @param {string} id
- * @returns {T}
- */
-function by(id) {
-  const element = document.getElementById(id);
-  if (!element) throw new Error(`the page has no element ${id}`);
-  return /** @type {T} */ (element);
-}
-
-/** Bytes of a file of chats. */
-const MOST_IMPORTED = 256_000_000;
 
 /** @param {string} text for screen readers */
 function say(text) {
@@ -235,16 +222,13 @@ function openPanel(open) {
 }
 
 async function exportChats() {
-  const messages = (await database?.allMessages()) ?? [];
-  const day = new Date().toISOString().slice(0, 10);
-  download(`ds4trio-chats-${day}.json`, exported(chats.list, messages));
+  save(chats.list, (await database?.allMessages()) ?? []);
 }
 
 /** @param {File} file */
 async function importChats(file) {
   try {
-    if (file.size > MOST_IMPORTED) throw new Error("This file is too large.");
-    const found = imported(await file.text());
+    const found = await importedFrom(file);
     await chats.take(found);
     tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
   } catch (error) {

@@ -123,7 +123,7 @@ class RealVisit(Visit):
               return (texts.item(texts.length - 1)?.textContent ?? "").split(/\\s+/).length > least;
             }""",
             arg=least,
-            timeout=20_000,
+            timeout=60_000,
         )
 
     def attach(self, name: str, text: str) -> None:

@@ -18,12 +18,29 @@ window.longest = 0;
 new PerformanceObserver((list) => {
   for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration);
 }).observe({ type: "longtask" });
+// But for the answer that grows, and what is below it.
 window.shifts = [];
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push(entry.value);
+  for (const { hadRecentInput, sources, value } of list.getEntries()) {
+    const stands = ({ node }) => node?.isConnected && !node.parentElement?.closest("[data-last]");
+    if (!hadRecentInput && sources.some(stands)) window.shifts.push(value);
+  }
 }).observe({ type: "layout-shift" });
 """
 
+
+# Until the wheel's turn has come to its end.
+SCROLLED = """new Promise((done) => {
+  const log = document.getElementById("log");
+  let top = NaN;
+  let still = 0;
+  requestAnimationFrame(function next() {
+    still = log.scrollTop === top ? still + 1 : 0;
+    top = log.scrollTop;
+    if (still > 20) done();
+    else requestAnimationFrame(next);
+  });
+})"""
 
 # Milliseconds from each key to the paint of what it did, and between the frames.
 TAKE_TIMES = """
@@ -115,14 +132,14 @@ def test_many_deltas_cost_few_layouts(reader: Visit) -> None:
         metrics = session.send("Performance.getMetrics")["metrics"]
         return float(next(one["value"] for one in metrics if one["name"] == "LayoutCount"))
 
-    reader.page.evaluate(WATCH)
+    work = Work(reader)
     before = layouts()
     reader.ask_and_wait("burst")
     assert (reader.text.text_content() or "").strip().endswith("w5999")
-    longest = reader.page.evaluate("window.longest")
-    print(f"{layouts() - before:.0f} layouts, {longest:.0f} ms at a time")
+    seconds = work.seconds()
+    print(f"{layouts() - before:.0f} layouts, {seconds:.2f} s of work")
     assert layouts() - before < 1000
-    assert longest < 300
+    assert seconds < 10
 
 
 def long_chat(path: Path, messages: int) -> Path:
@@ -196,7 +213,7 @@ def test_reading_back_through_a_long_chat_does_not_jump(reader: Visit, tmp_path:
     }"""
     for _ in range(5):
         reader.page.mouse.wheel(0, -1500)
-        reader.page.wait_for_timeout(150)
+        reader.page.evaluate(SCROLLED)
         reader.page.evaluate("delete window.seen")
         before = reader.page.evaluate(middle)
         reader.page.wait_for_timeout(150)

@@ -165,29 +165,6 @@ def test_settings_belong_to_a_chat_and_are_sent(reader: Visit) -> None:
     assert "instructions" not in reader.body("in another chat")
 
 
-def test_the_keys_of_the_page(reader: Visit) -> None:
-    reader.ask_and_wait("first")
-    press = reader.page.keyboard.press
-    press("Control+Shift+O")
-    expect(reader.page.locator("#empty")).to_be_visible()
-    expect(reader.draft).to_be_focused()
-    press("Control+k")
-    expect(reader.page.get_by_label("Search all chats")).to_be_focused()
-    reader.page.locator("#log").focus()
-    press("/")
-    expect(reader.draft).to_be_focused()
-    reader.page.locator("#log").focus()
-    press("j")
-    expect(reader.page.locator("#title")).to_have_text("first")
-    press("Control+,")
-    expect(reader.page.locator("#settings")).to_be_visible()
-    press("Escape")
-    press("Shift+?")
-    expect(reader.page.locator("#shortcuts")).to_contain_text("Stop the answer")
-    press("Escape")
-    expect(reader.page.locator("#shortcuts")).to_be_hidden()
-
-
 def test_a_right_to_left_chat_runs_right_to_left(reader: Visit) -> None:
     reader.ask_and_wait("שלום לכולם")
     is_rtl = "element => element.matches(':dir(rtl)')"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CODE", "EXPLAINED", "HOSTILE", "MARKDOWN", "counted"]
+__all__ = ["EXPLAINED", "HOSTILE", "MARKDOWN", "counted"]
 
 CODE = 'def greet(name):\n    return f"Hello {name}"  # politely'
 

@@ -325,7 +325,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET",
-        "/<name>",
+        "/<file:name>",
         PAGE,
         "Its files",
         answers={"*/*": {}},
