@@ -89,7 +89,8 @@ def test_the_log_says_where_it_listens_when_it_is_ready_and_that_it_has_stopped(
         return True
 
     monkeypatch.setattr("ds4trio.cli.serving.load_generator", load)
-    monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on
+    frozen: list[bool] = []
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(True))  # this process goes on
     caplog.handler.addFilter(stop_when_ready)
     try:
         assert run_server(Settings(port=0, store="memory"), None) == 0
@@ -103,6 +104,7 @@ def test_the_log_says_where_it_listens_when_it_is_ready_and_that_it_has_stopped(
         "stopping",
         "stopped",
     ]
+    assert frozen == [True]
     assert len(said) == len(expected)
     assert all(map(re.fullmatch, expected, said))
     assert not [one for one in caplog.records if one.name.startswith("hypercorn")]
