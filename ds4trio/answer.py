@@ -88,7 +88,7 @@ class Answer:
                 break  # how much was drawn beyond depends on how fast the client reads
         if delivery.end is not None and self._ended_by is None:
             self.tokens += delivery.end == "stop"
-            self._tell(self._parser.finish(), events)
+            self._tell(self._parser.finish(cut=delivery.end == "length"), events)
             if self._ended_by is None:
                 events.text(self._stops.finish())
         if self._ended_by is not None:

@@ -100,7 +100,9 @@ class PromptWriter:
             # Everything that a template might write counts for where it is done...
             size = sum(len(str(part)) for message in request.messages for part in message.values())
             size += PER_MESSAGE * len(request.messages)
-            size += sum(len(str(tool.parameters)) for tool in request.tools.known)
+            for tool in request.tools.known:
+                size += len(tool.description) + len(str(tool.parameters))
+            size += len(str(request.template_switches)) if request.template_switches else 0
             # ...and what every template writes, for whether it can fit at all.
             contents = [message.get("content") for message in request.messages]
             least = sum(len(content) for content in contents if isinstance(content, str))

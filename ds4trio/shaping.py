@@ -52,6 +52,7 @@ class Shaper:
         self._tokens: LLTokenizer | None = None  # made by the first thread that needs it
         self._checked: OrderedDict[bytes, None] = OrderedDict()
         self._one_at_a_time = trio.CapacityLimiter(1)
+        self._one_composed_at_a_time = trio.CapacityLimiter(1)
 
     async def grammar(self, request: GenerationRequest, prompt_tail: str) -> str:
         """The text of the grammar for ``SamplingParams``; empty where the answer is free.
@@ -59,16 +60,14 @@ class Shaper:
         Raises:
             InvalidRequest: what is asked for cannot be held, or cannot be held together.
         """
-        rules = self._rules(request, prompt_tail)
-        if rules is None:
+        if request.format is None and not request.tools.known:
             return ""
-        if request.ignore_eos:
-            raise InvalidRequest(
-                "an answer of a given format ends where the format does; ignore_eos cannot be kept",
-                param="ignore_eos",
-            )
-        start, formats = rules
-        grammar = compose(start, param="format", **formats)
+        # Megabytes of schemas are looked through, also of those that are refused then.
+        grammar = await trio.to_thread.run_sync(
+            self._composed, request, prompt_tail, limiter=self._one_composed_at_a_time
+        )
+        if not grammar:
+            return ""
         mark = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
         if mark in self._checked:
             await trio.to_thread.run_sync(self._announce, grammar, limiter=self._one_at_a_time)
@@ -79,6 +78,19 @@ class Shaper:
         while len(self._checked) > MOST_REMEMBERED:
             self._checked.popitem(last=False)
         return grammar
+
+    def _composed(self, request: GenerationRequest, prompt_tail: str) -> str:
+        """In a worker thread, one at a time. The text; empty where the answer is free."""
+        rules = self._rules(request, prompt_tail)
+        if rules is None:
+            return ""
+        if request.ignore_eos:
+            raise InvalidRequest(
+                "an answer of a given format ends where the format does; ignore_eos cannot be kept",
+                param="ignore_eos",
+            )
+        start, formats = rules
+        return compose(start, param="format", **formats)
 
     def _rules(self, request: GenerationRequest, prompt_tail: str) -> Rules | None:
         if request.prompt is None:

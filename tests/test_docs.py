@@ -18,7 +18,7 @@ from ds4trio import errors
 from ds4trio.api.schemas.chat import ChatRequest
 from ds4trio.api.schemas.completions import CompletionRequest
 from ds4trio.api.schemas.messages import CountTokensRequest, MessageRequest
-from ds4trio.api.schemas.responses import ResponseCreate
+from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.api.schemas.tokens import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from ds4trio.api.service import Service
 from ds4trio.app import build_coalescer, create_app
@@ -108,6 +108,7 @@ def endpoints(app: Quart) -> Iterator[tuple[str, str]]:
         ChatRequest,
         CompletionRequest,
         CountTokensRequest,
+        InputTokens,
         MessageRequest,
         ResponseCreate,
         TokenizeRequest,

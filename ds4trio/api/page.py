@@ -1,4 +1,4 @@
-"""The page, and the one that shows the API: the files that ``static/`` is built into, read once at
+"""The chat page, and the one about the API: the files that ``static/`` is built into, read once at
 the start, with a strict content policy."""
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from flask.sansio.blueprints import BlueprintSetupState
 from quart import Blueprint, Response, request
 from werkzeug.routing import AnyConverter, Map
 
+from ds4trio.api.built import built_folder
+
 __all__ = ["page"]
 
 _POLICY = (
@@ -22,7 +24,7 @@ _POLICY = (
 def page() -> Blueprint:
     """The door, as a blueprint."""
     blueprint = Blueprint("page", __name__)
-    files = {file.name: _StaticFile(file) for file in _folder().iterdir() if file.is_file()}
+    files = {file.name: _StaticFile(file) for file in built_folder().iterdir() if file.is_file()}
 
     class FileName(AnyConverter):
         """Only names of files: another door's path is not taken from it, nor its other methods."""
@@ -47,17 +49,6 @@ def page() -> Blueprint:
         return files[name].response()
 
     return blueprint
-
-
-def _folder() -> Path:
-    """Inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).parent.parent
-    for folder in (package / "static", package.parent / "static" / "dist"):
-        if (folder / "index.html").is_file():
-            return folder
-    raise FileNotFoundError(
-        "the page's files are missing from this installation; node static/build.mjs makes them"
-    )
 
 
 class _StaticFile:

@@ -7,10 +7,13 @@ counted here, rather too high than too low.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from ds4trio.errors import InvalidRequest
 
@@ -22,6 +25,18 @@ LONGEST_RULES = 32 * 1024
 
 DEEPEST_SCHEMA = 100
 """Levels of one schema, references not counted. JSON of more than 128 the library cannot read."""
+
+MOST_PARTS = 8000
+"""Objects and arrays of a schema, and MOST_KEYS the names of one object in it: compiling takes the
+square of either, four seconds and more beyond these."""
+MOST_KEYS = 2000
+
+MOST_PATTERNS = 8
+"""Patterns that one text is to fit. Whether any text does takes twice as long with each further
+one, and nothing ends it: 12 take a second, 30 have no end."""
+
+MOST_JOINED = 100
+"""Schemas that hold at one place, by ``allOf`` and references."""
 
 MOST_SCHEMA_LEVELS = 800
 MOST_RULE_LEVELS = 1200
@@ -44,7 +59,11 @@ def check_schema(schema: Mapping[str, Any] | bool, *, param: str | None) -> None
     Raises:
         InvalidRequest: that it is.
     """
+    # What is far too large is found out fast, not by looking at a million parts of it.
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):
+        _check_size(len(msgspec.json.encode(schema)), param)
     heights = _heights(schema, param)
+    _check_patterns(schema, param)
     if _levels(schema, heights) > MOST_SCHEMA_LEVELS:
         raise InvalidRequest(
             f"the schema's definitions make more than {MOST_SCHEMA_LEVELS} levels, which is more "
@@ -54,11 +73,14 @@ def check_schema(schema: Mapping[str, Any] | bool, *, param: str | None) -> None
     if isinstance(schema, Mapping) and "x-guidance" in schema:
         raise InvalidRequest("the schema keyword 'x-guidance' is not supported here", param=param)
     try:
-        size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
+        _check_size(len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()), param)
     except (TypeError, ValueError) as error:  # no JSON, or lone surrogates
         raise InvalidRequest(
             f"the schema cannot be written as JSON: {error}", param=param
         ) from error
+
+
+def _check_size(size: int, param: str | None) -> None:
     if size > LONGEST_SCHEMA:
         raise InvalidRequest(
             f"the schema has {size} bytes, and this server compiles at most {LONGEST_SCHEMA}",
@@ -119,8 +141,12 @@ def _heights(schema: Any, param: str | None) -> dict[int, int]:
             )
         _check_counts(part, param)
         order.extend((inner, depth + 1) for inner in _inside(part) if _holds(inner))
-        if len(order) > LONGEST_SCHEMA:
-            raise InvalidRequest("the schema is too large", param=param)
+        if len(order) > MOST_PARTS:
+            raise InvalidRequest(
+                f"the schema has more than {MOST_PARTS} objects and arrays, which is more than "
+                "this server compiles",
+                param=param,
+            )
     heights: dict[int, int] = {}
     for part, _ in reversed(order):
         heights[id(part)] = 1 + max((heights.get(id(p), 0) for p in _inside(part)), default=0)
@@ -130,6 +156,14 @@ def _heights(schema: Any, param: str | None) -> dict[int, int]:
 def _check_counts(part: Any, param: str | None) -> None:
     """A grammar does not remember which further keys an object has, so one key given twice would
     count as two."""
+    for name in ("properties", "required", "patternProperties"):
+        keys = part.get(name) if isinstance(part, Mapping) else None
+        if isinstance(keys, Mapping | list) and len(keys) > MOST_KEYS:
+            raise InvalidRequest(
+                f"the schema has an object of more than {MOST_KEYS} {name}, which is more than "
+                "this server compiles",
+                param=param,
+            )
     least = part.get("minProperties") if isinstance(part, Mapping) else None
     if isinstance(least, int) and least > 1:
         required = part.get("required")
@@ -139,6 +173,41 @@ def _check_counts(part: Any, param: str | None) -> None:
                 "'required'",
                 param=param,
             )
+
+
+def _check_patterns(schema: Any, param: str | None) -> None:
+    """Refuse what makes one text fit many patterns, by way of ``allOf`` and references."""
+    if not isinstance(schema, Mapping):
+        return
+    waiting: list[Any] = [schema]
+    for part in waiting:  # grows meanwhile
+        waiting.extend(inner for inner in _inside(part) if _holds(inner))
+        joins = isinstance(part, Mapping) and ("allOf" in part or "$ref" in part)
+        if joins and _patterns_at(schema, part) > MOST_PATTERNS:
+            raise InvalidRequest(
+                f"the schema wants one text to fit more than {MOST_PATTERNS} patterns, or more "
+                f"than {MOST_JOINED} schemas at once, which is more than this server compiles",
+                param=param,
+            )
+
+
+def _patterns_at(schema: Any, part: Any) -> int:
+    """Patterns and formats that hold where ``part`` does, too many where too many schemas do."""
+    found = 0
+    seen: set[int] = set()
+    waiting = [part]
+    for one in waiting:  # grows meanwhile
+        if not isinstance(one, Mapping) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found += sum(isinstance(one.get(name), str) for name in ("pattern", "format"))
+        if len(seen) > MOST_JOINED:
+            return MOST_PATTERNS + 1
+        joined = one.get("allOf")
+        waiting.extend(joined if isinstance(joined, list) else ())
+        if isinstance(target := one.get("$ref"), str):
+            waiting.append(_pointed_at(schema, target))
+    return found
 
 
 def _levels(schema: Any, heights: dict[int, int]) -> int:

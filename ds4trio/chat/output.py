@@ -76,8 +76,13 @@ class OutputParser(Protocol):
         """
         ...
 
-    def finish(self) -> Sequence[Piece]:
-        """The answer ends here: what was held back in vain."""
+    def finish(self, *, cut: bool = False) -> Sequence[Piece]:
+        """The answer ends here: what was held back in vain.
+
+        Args:
+            cut: a limit ended it. What may be the beginning of a tag is then dropped, as half a
+                character is.
+        """
         ...
 
 
@@ -89,5 +94,5 @@ class PlainOutput:
     def push(self, token: int, text: str) -> Sequence[Piece]:
         return (Text(text),) if text else ()
 
-    def finish(self) -> Sequence[Piece]:
+    def finish(self, *, cut: bool = False) -> Sequence[Piece]:
         return ()

@@ -92,12 +92,18 @@ def call(index: int, name: str, *parts: str) -> list[GenerationEvent]:
 
 
 @asynccontextmanager
-async def serving_events(*answers: Script, **fields: Any) -> AsyncIterator[tuple[Api, Speaking]]:
-    """A server that gives these answers, one after the other; ``fields`` are settings."""
+async def serving_events(
+    *answers: Script, engine: ScriptedEngine | None = None, **fields: Any
+) -> AsyncIterator[tuple[Api, Speaking]]:
+    """A server that gives these answers, one after the other; ``fields`` are settings.
+
+    Args:
+        engine: has the limits, and is never asked to speak.
+    """
     made: list[Speaking] = []
 
     def load(settings: Settings) -> tuple[Generator, str]:
-        generator = scripted_generator(ScriptedEngine(), settings, kind=Speaking)
+        generator = scripted_generator(engine or ScriptedEngine(), settings, kind=Speaking)
         assert isinstance(generator, Speaking)
         generator.answers, generator.asked = list(answers), []
         made.append(generator)

@@ -185,7 +185,10 @@ async def test_prompt_larger_than_the_cache_is_refused_at_once(tiny_model: Path)
 
 async def test_parts_of_a_message_are_joined() -> None:  # 15
     async with serving_script() as api:
-        parts = [{"type": "text", "text": "Say "}, {"type": "text", "text": "something."}]
+        parts = [
+            {"type": "text", "text": "Say "},
+            {"type": "text", "text": "something.", "prompt_cache_breakpoint": {}},
+        ]
         body = await api.completion(messages=[{"role": "user", "content": parts}])
         assert body["usage"]["prompt_tokens"] == (await api.completion())["usage"]["prompt_tokens"]
 

@@ -303,6 +303,8 @@ async def test_reasoning_and_the_template_are_steered() -> None:
         assert generator.asked[-1].reasoning == Reasoning("high", 100)
         await api.completion(reasoning_effort="low", reasoning={"max_tokens": 0})
         assert generator.asked[-1].reasoning == Reasoning("low", 0)
+        await api.completion(reasoning_effort="max")
+        assert generator.asked[-1].reasoning == Reasoning("xhigh")
         await api.completion(chat_template_kwargs={"enable_thinking": False})
         assert generator.asked[-1].template_switches == {"enable_thinking": False}
         begun = [*USER, {"role": "assistant", "content": "It is"}]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ds4trio.chat.output import CallArguments, CallBegun, CallEnded, Piece, ReasoningText, Text
-from tests.chat.dialects import TOOLS, call, dialect, pieces_of, tokens_of, told
+from tests.chat.dialects import TOOLS, call, dialect, merged, pieces_of, tokens_of, told
 
 KOELN = '{"city": "Köln 🌦", "days": 2}'
 ONE = call("weather", KOELN)
@@ -283,6 +283,22 @@ def test_reasoning_is_apart(family: str, opens: str, closes: str) -> None:
     assert pieces_of(family, "\n\nb", tail=f"{opens}\n\n{closes}\n\n") == [Text("b")]
     assert pieces_of(family, "no reasoning") == [Text("no reasoning")]
     assert pieces_of(family, "") == []
+
+
+@pytest.mark.parametrize(
+    ("family", "opens", "closes"),
+    [("Qwen3", "<think>", "</think>"), ("Seed", "<seed:think>", "</seed:think>")],
+)
+def test_what_a_limit_leaves_of_a_tag_is_dropped(family: str, opens: str, closes: str) -> None:
+    def cut(said: str) -> list[Piece]:
+        parser = dialect(family).parser("", tools=TOOLS)
+        pieces = [piece for letter in said for piece in parser.push(0, letter)]
+        return [*pieces, *parser.finish(cut=True)]
+
+    for size in range(1, len(opens)):
+        assert cut(opens[:size]) == []
+    for size in range(1, len(closes)):
+        assert merged(cut(f"{opens}So{closes[:size]}")) == [ReasoningText("So")]
 
 
 def test_an_answer_may_speak_of_tags() -> None:

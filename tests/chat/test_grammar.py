@@ -141,10 +141,30 @@ HOSTILE: dict[str, tuple[Format, str]] = {
     "pattern": (JsonSchema({"type": "string", "pattern": "(?=a)"}), "look-around"),
     "deep": (JsonSchema(nested(101, True)), "100 levels"),
     "very deep": (JsonSchema(nested(100_000, True)), "100 levels"),
-    "long chain": (JsonSchema(chain(5000, lambda ref: ref)), "levels"),
+    "long chain": (JsonSchema(chain(2000, lambda ref: ref)), "100 schemas"),
     "deep chain": (JsonSchema(chain(100, lambda ref: nested(50, ref))), "levels"),
     "infinite": (JsonSchema({"type": "number", "minimum": float("inf")}), "JSON"),
     "surrogate": (JsonSchema({"const": "\ud800"}), "JSON"),
+    "patterns": (
+        JsonSchema(
+            {"allOf": [{"type": "string", "pattern": f".*a.{{{i}}}b.*"} for i in range(30)]}
+        ),
+        "8 patterns",
+    ),
+    "referred patterns": (
+        JsonSchema(
+            {
+                "allOf": [{"$ref": f"#/$defs/{i}"} for i in range(30)],
+                "$defs": {
+                    str(i): {"type": "string", "pattern": f".*a.{{{i}}}b"} for i in range(30)
+                },
+            }
+        ),
+        "8 patterns",
+    ),
+    "properties": (JsonSchema({"properties": {str(i): {} for i in range(2001)}}), "2000 prop"),
+    "required": (JsonSchema({"required": [str(i) for i in range(2001)]}), "2000 req"),
+    "parts": (JsonSchema({"enum": [[[]]] * 5000}), "8000 objects"),
     "huge": (JsonSchema({"enum": ["x" * 300_000]}), "bytes"),
     "crossed": (
         JsonSchema(

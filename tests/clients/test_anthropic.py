@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import anthropic
 import pytest
@@ -72,6 +72,16 @@ def test_tokens_are_counted_as_they_are_used(client: Anthropic) -> None:
     ).usage
     cached = used.cache_read_input_tokens or 0
     assert counted.input_tokens == used.input_tokens + cached
+
+
+def test_what_beta_clients_send_in_headers_is_accepted(client: Anthropic) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Hello."}]
+    whose: Any = {"betas": ["context-management-2025-06-27"], "workspace_id": "a"}
+    whose["user_profile_id"] = "b"
+    answer = client.beta.messages.create(model=MODEL, max_tokens=9, messages=messages, **whose)
+    assert answer.content[0].type == "text"
+    counted = client.beta.messages.count_tokens(model=MODEL, messages=messages, **whose)
+    assert counted.input_tokens > 0
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import openai
@@ -34,6 +34,16 @@ def get_weather(city: Literal["Paris", "Rome"]) -> str:
     return weather(city)
 
 
+connections = openai.DefaultHttpxClient()
+"""For all tests: left to itself, the package keeps some for the life of the process."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_at_the_end() -> Iterator[None]:
+    with connections:
+        yield
+
+
 @pytest.fixture(params=[False, True], ids=["chat", "responses"])
 def over(request: pytest.FixtureRequest) -> bool:
     """Whether the Responses API is used."""
@@ -48,6 +58,7 @@ def chat(url: str, over: bool, *, key: str = KEY, **fields: Any) -> ChatOpenAI:
         max_retries=0,
         timeout=60,
         use_responses_api=over,
+        http_client=connections,
         **{"model": MODEL, **fields},
     )
 

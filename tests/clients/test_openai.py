@@ -133,6 +133,7 @@ def test_a_call_that_chat_must_make_has_valid_arguments(real_client: OpenAI, cho
         messages=[{"role": "user", "content": QUESTION}],
         tools=[CHAT_TOOL],
         tool_choice=choice,
+        parallel_tool_calls=False,  # it would go on calling for long
         temperature=1,
         seed=1,
     )
@@ -255,7 +256,11 @@ def test_responses_keep_to_a_schema(real_client: OpenAI, stream: bool) -> None:
 @pytest.mark.model
 def test_a_call_that_a_response_must_make_has_valid_arguments(real_client: OpenAI) -> None:
     response = real_client.responses.create(
-        model=REAL_MODEL, input=QUESTION, tools=[TOOL], tool_choice="required"
+        model=REAL_MODEL,
+        input=QUESTION,
+        tools=[TOOL],
+        tool_choice="required",
+        parallel_tool_calls=False,
     )
     calls = [item for item in response.output if item.type == "function_call"]
     assert calls

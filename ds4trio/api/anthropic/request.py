@@ -89,9 +89,10 @@ def prompt_request(wanted: CountTokensRequest) -> GenerationRequest:
         conversation.add({"role": "system", "content": _text(wanted.system, "system")})
     for index, message in enumerate(wanted.messages):
         _add(conversation, message, f"messages[{index}]")
-    continues = conversation.continues()
+    messages = conversation.messages()
+    continues = _continues(messages)
     return GenerationRequest(
-        messages=conversation.messages,
+        messages=messages,
         tools=_tools(wanted),
         format=_format(wanted),
         reasoning=_reasoning(wanted),
@@ -103,39 +104,51 @@ class _Conversation:
     """Messages as chat templates take them; neighbours with the same role become one."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._groups: list[list[dict[str, Any]]] = []
 
     def add(self, message: dict[str, Any]) -> None:
-        last = self.messages[-1] if self.messages else {}
+        last = self._groups[-1][-1] if self._groups else {}
         if message["role"] == "tool" or message["role"] != last.get("role"):
-            self.messages.append(message)
-            return
-        for field in ("content", "reasoning_content"):
-            texts = [one[field] for one in (last, message) if one.get(field)]
-            if texts:
-                last[field] = BETWEEN.join(texts)
-        if calls := message.get("tool_calls"):
-            last["tool_calls"] = [*last.get("tool_calls", ()), *calls]
+            self._groups.append([message])
+        else:
+            self._groups[-1].append(message)
 
-    def continues(self) -> bool:
-        """Whether the answer goes on with the text of the last message, which is then there.
+    def messages(self) -> list[dict[str, Any]]:
+        # Thousands of neighbours are joined at once: one by one would take the square of it.
+        return [_merged(group) for group in self._groups]
 
-        Raises:
-            InvalidRequest: the last message calls tools, or there is none.
-        """
-        last = self.messages[-1]
-        if last["role"] != "assistant":
-            return False
-        if "tool_calls" in last:
-            raise InvalidRequest(
-                "each tool_use needs a tool_result in the message after it", param="messages"
-            )
-        if not last["content"] and "reasoning_content" not in last:
-            self.messages.pop()  # nothing to go on with
-            if not self.messages:
-                raise InvalidRequest("there is nothing to answer", param="messages")
-            return False
-        return True
+
+def _merged(neighbours: list[dict[str, Any]]) -> dict[str, Any]:
+    """Messages of one role as one."""
+    merged = dict(neighbours[0])
+    for field in ("content", "reasoning_content"):
+        texts = [one[field] for one in neighbours if one.get(field)]
+        if texts:
+            merged[field] = BETWEEN.join(texts)
+    if calls := [call for one in neighbours for call in one.get("tool_calls", ())]:
+        merged["tool_calls"] = calls
+    return merged
+
+
+def _continues(messages: list[dict[str, Any]]) -> bool:
+    """Whether the answer goes on with the text of the last message, which is then there.
+
+    Raises:
+        InvalidRequest: the last message calls tools, or there is none.
+    """
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return False
+    if "tool_calls" in last:
+        raise InvalidRequest(
+            "each tool_use needs a tool_result in the message after it", param="messages"
+        )
+    if not last["content"] and "reasoning_content" not in last:
+        messages.pop()  # nothing to go on with
+        if not messages:
+            raise InvalidRequest("there is nothing to answer", param="messages")
+        return False
+    return True
 
 
 def _add(conversation: _Conversation, message: InputMessage, param: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ds4trio.api.formats import AskedFormat, asked_format
 from ds4trio.api.requests import asks, joined_text, refuse_unsupported, stop_texts
-from ds4trio.api.schemas.chat import ChatRequest, Message
+from ds4trio.api.schemas.chat import ChatRequest, Message, ReasoningOptions
 from ds4trio.api.schemas.tools import FunctionTool, NamedFunction, ToolChoiceObject
 from ds4trio.chat.tool import Tool
 from ds4trio.errors import InvalidRequest
@@ -252,12 +252,11 @@ def _names(functions: Sequence[NamedFunction | None]) -> tuple[str, ...]:
 
 
 def _reasoning(wanted: ChatRequest) -> Reasoning:
-    options = wanted.reasoning
-    if options is None:
-        return Reasoning(effort=wanted.reasoning_effort)
+    options = wanted.reasoning or ReasoningOptions()
     if None not in (options.effort, wanted.reasoning_effort):
         raise InvalidRequest(
             "reasoning_effort and reasoning.effort say the same thing; send one of them",
             param="reasoning_effort",
         )
-    return Reasoning(wanted.reasoning_effort or options.effort, options.max_tokens)
+    effort = wanted.reasoning_effort or options.effort
+    return Reasoning("xhigh" if effort == "max" else effort, options.max_tokens)

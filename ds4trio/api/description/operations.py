@@ -315,7 +315,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/docs",
         PAGE,
-        "Both of these to read",
+        "The reference, and both of these, to read",
         answers={"text/html": TEXT},
         key=False,
         model=False,

@@ -109,6 +109,7 @@ async def count_response(
     Raises:
         WireError: as ``prepare_response``.
     """
+    refuse_unsupported({"personality": asks(wanted.personality)})
     names = [name for name in InputTokens.__struct_fields__ if name in _SHARED]
     created = ResponseCreate(**{name: getattr(wanted, name) for name in names})
     items, request = _read(created, previous, known)

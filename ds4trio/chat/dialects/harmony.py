@@ -80,7 +80,7 @@ class HarmonyParser:
         self._held = self._held[cut:]
         return self._taken()
 
-    def finish(self) -> Sequence[Piece]:
+    def finish(self, *, cut: bool = False) -> Sequence[Piece]:
         self._say(self._held)
         self._held = ""
         self._end()

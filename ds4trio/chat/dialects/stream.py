@@ -87,8 +87,10 @@ class StreamParser:
             pass
         return self._taken()
 
-    def finish(self) -> Sequence[Piece]:
-        if self._reader is not None:
+    def finish(self, *, cut: bool = False) -> Sequence[Piece]:
+        if self._reader is None:
+            self._held = "" if cut else self._held
+        else:
             try:
                 self._reader.send("")
             except StopIteration as read:
