@@ -12,6 +12,7 @@ from tests.api.helpers import (
     ScriptedEngine,
     assert_error_event,
     serving_script,
+    until,
 )
 
 
@@ -33,6 +34,25 @@ async def test_an_idle_websocket_is_told_at_once() -> None:
         api.server.stop.set()
         began = trio.current_time()
         assert await close_code(socket) == 1001
+        assert trio.current_time() - began < PATIENCE / 2
+
+
+async def test_an_idle_server_does_not_wait_for_connections_that_are_open() -> None:
+    async with serving_script(shutdown_timeout=PATIENCE) as api, api.socket() as socket:
+        kept, unused = await api.raw(), await api.raw()
+        await kept.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await kept.exactly(len("HTTP/1.1 200"))
+        async with api.http.stream("GET", "/v1/server/events") as page:
+            lines = page.aiter_lines()
+            await anext(lines)
+            api.server.stop.set()
+            began = trio.current_time()
+            assert not [line async for line in lines if line.startswith("data: ")]
+        assert await close_code(socket) == 1001
+        for client in (kept, unused):
+            await client.until_end()
+            await client.stream.aclose()
+        await until(lambda: api.server.service.nursery is None)
         assert trio.current_time() - began < PATIENCE / 2
 
 

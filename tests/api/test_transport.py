@@ -25,7 +25,7 @@ from quart import request
 from quart_trio import QuartTrio
 from trio.testing import MockClock
 
-from ds4trio.api.transport.worker import harden_hypercorn
+from ds4trio.api.transport.worker import PARTING, harden_hypercorn
 from tests.api.transport_harness import (
     CLOSE,
     CLOSE_TIMEOUT,
@@ -291,6 +291,20 @@ async def test_shutdown_says_goodbye_to_websockets_and_ends_idle_connections_at_
             await client.stream.aclose()
         await server.stopped.wait()
         assert trio.current_time() - started < CLOSE_TIMEOUT + 0.1
+
+
+async def test_shutdown_does_not_wait_long_for_clients_that_do_not_part(
+    quiet_clock: MockClock,
+) -> None:
+    async with serving(close_timeout=GRACE) as server:
+        clients = [await server.open("/"), await server.open("/ticks")]
+        started = trio.current_time()
+        server.stop.set()
+        await server.stopped.wait()
+        assert trio.current_time() - started <= PARTING + 0.1
+        for client in clients:
+            assert await client.close_code() == 1001
+            await client.stream.aclose()
 
 
 async def test_shutdown_keeps_to_the_grace_period_whatever_clients_do(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from ds4trio.cli.serve import serve
+from ds4trio.cli.serving import run_server
+from ds4trio.generate import Generator
+from ds4trio.settings import Settings
+from tests.api.helpers import ScriptedEngine, scripted_generator
 from tests.serve_check import get, wait_until_ready
 
 
@@ -69,6 +75,39 @@ def test_at_level_warning_a_server_says_nothing_as_long_as_all_is_well(tiny_mode
         assert server.stderr is not None
         assert server.stderr.read() == ""
         assert server.wait() == 0
+
+
+def test_the_log_says_where_it_listens_when_it_is_ready_and_that_it_has_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(settings: Settings, runner: object) -> tuple[Generator, str]:
+        return scripted_generator(ScriptedEngine(), settings), "scripted"
+
+    def stop_when_ready(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("ready"):
+            signal.raise_signal(signal.SIGTERM)
+        return True
+
+    monkeypatch.setattr("ds4trio.cli.serving.load_generator", load)
+    frozen: list[bool] = []
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(True))  # this process goes on
+    caplog.handler.addFilter(stop_when_ready)
+    try:
+        assert run_server(Settings(port=0, store="memory"), None) == 0
+    finally:
+        caplog.handler.removeFilter(stop_when_ready)
+    said = [one.getMessage() for one in caplog.records if one.name == "ds4trio.cli.serving"]
+    place = r"http://127\.0\.0\.1:\d+"
+    expected = [
+        rf"Running on {place}, loading the model \(CTRL \+ C to quit\)",
+        rf"ready to serve scripted on {place}",
+        "stopping",
+        "stopped",
+    ]
+    assert frozen == [True]
+    assert len(said) == len(expected)
+    assert all(map(re.fullmatch, expected, said))
+    assert not [one for one in caplog.records if one.name.startswith("hypercorn")]
 
 
 def _wait_until_it_listens(port: int, server: subprocess.Popen[str]) -> None:

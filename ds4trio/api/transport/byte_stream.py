@@ -9,6 +9,7 @@ the connection itself, after a short while left for its tasks to finish.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -160,6 +161,12 @@ class BoundedStream:
         sock.close()
         self._finished = True
         self._connection.cancel()
+
+    def hurry(self, seconds: float) -> None:
+        """The server is stopping: from now on part within so many seconds."""
+        self._close_timeout = min(self._close_timeout, seconds)
+        if self._connection.deadline < math.inf:  # parting already
+            self._leave()
 
     def _leave(self) -> None:
         deadline = trio.current_time() + self._close_timeout

@@ -48,6 +48,9 @@ REFUSAL = (
     b"content-length: 0\r\nconnection: close\r\nretry-after: 1\r\n\r\n"
 )
 
+PARTING = 0.5
+"""``close_timeout`` of a stopping server: a client's pool may not look at its idle connections."""
+
 
 @dataclass(frozen=True)
 class TransportLimits:
@@ -168,6 +171,7 @@ class GuardedTCPServer(TCPServer):
         # which no shield above it can outlast.
         try:
             await self.context.terminated.wait()
+            self.stream.hurry(PARTING)
             if self._limits.on_stopping is not None:
                 self._limits.on_stopping()
             else:
