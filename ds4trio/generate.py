@@ -24,11 +24,7 @@ from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tokenizer import Tokenizer
 from ds4trio.checking import GrammarChecks
 from ds4trio.engine.step import SamplingParams
-from ds4trio.errors import (
-    InternalError,
-    InvalidRequest,
-    WireError,
-)
+from ds4trio.errors import InternalError, InvalidRequest, WireError
 from ds4trio.events import (
     Finished,
     FinishReason,
@@ -148,11 +144,7 @@ class Generator:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the coalescer, and what checks grammars beside it, until cancelled.
-
-        Raises:
-            Exception: as ``Coalescer.run``.
-        """
+        """Run the coalescer, and what checks grammars beside it. Raises as ``Coalescer.run``."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._checks.run)
             await self.coalescer.run(task_status=task_status)

@@ -34,7 +34,7 @@ ENDLESS: dict[str, dict[str, Format]] = {
 
 
 def grammar(formats: dict[str, Format]) -> str:
-    return compose("start: " + " | ".join(f"@{name}" for name in formats), **formats)
+    return compose("start: " + " | ".join(f"@{name}" for name in formats), param=None, **formats)
 
 
 @asynccontextmanager
