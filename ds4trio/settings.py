@@ -22,6 +22,9 @@ _ALIASES = {"coalesce_us": ("DS4_SERVER_DECODE_COALESCE_US",)}
 """Names that other servers use for the same thing."""
 
 
+LEAST_CONTEXT = 64
+"""Tokens: what a chat template writes around a word, and an answer of a few."""
+
 _ELSEWHERE = ("DS4TRIO_CACHE", "DS4TRIO_URL")
 """Variables of other parts."""
 
@@ -185,6 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _ = self.kv_memory_bytes
         except ValueError as error:
             raise ValueError(f"kv_memory: {error}") from None
+        if 0 < self.ctx < LEAST_CONTEXT:
+            raise ValueError(f"ctx: {self.ctx} tokens are too few; at least {LEAST_CONTEXT}, or 0")
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names) or self.model in names:
             taken = next(name for name in names if name == self.model or names.count(name) > 1)

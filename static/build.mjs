@@ -5,6 +5,7 @@
 
 import { build, context } from "esbuild";
 import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { reference } from "./reference.mjs";
 
 process.chdir(import.meta.dirname);
 
@@ -51,12 +52,22 @@ async function licences(metafile) {
 }
 
 async function copies() {
-  for (const file of ["index.html", "docs.html", "favicon.svg"]) await cp(file, `${OUT}/${file}`);
+  for (const file of ["index.html", "favicon.svg"]) await cp(file, `${OUT}/${file}`);
+}
+
+/** The page about the API, and what the server says of fields, both out of one text. */
+async function documentation() {
+  const { html, contents, fields } = reference(await readFile("../docs/api.md", "utf8"));
+  const page = await readFile("docs.html", "utf8");
+  const filled = page.replace("<!-- contents -->", () => contents).replace("<!-- reference -->", () => html);
+  await writeFile(`${OUT}/docs.html`, filled);
+  await writeFile(`${OUT}/fields.json`, JSON.stringify(fields));
 }
 
 await rm(OUT, { recursive: true, force: true });
 await mkdir(OUT);
 await copies();
+await documentation();
 if (process.argv.includes("--watch")) {
   const watched = await context({ ...options, minify: false, sourcemap: "inline" });
   await watched.watch();

@@ -97,6 +97,12 @@ def test_a_wrong_value_is_answered_with_the_right_ones(name: str, value: str, sa
     assert str(error.value) == f"{flag}: {value!r} cannot be used: it takes {said}"
 
 
+def test_a_context_that_no_conversation_fits_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^--ctx: 63 tokens are too few; at least 64, or 0$"):
+        Settings.load({}, {"ctx": "63"})
+    assert Settings.load({}, {"ctx": "64"}).ctx == 64
+
+
 def test_other_variables_do_not_matter() -> None:
     assert Settings.load({"PORT": "1", "DS4TRIO_": "x", "DS4TRIO_NONE": "1"}) == Settings()
 

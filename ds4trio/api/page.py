@@ -1,4 +1,4 @@
-"""The page, and the one that shows the API: the files that ``static/`` is built into, read once at
+"""The chat page, and the one about the API: the files that ``static/`` is built into, read once at
 the start, with a strict content policy."""
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ import hashlib
 import mimetypes
 from pathlib import Path
 
+from flask.sansio.blueprints import BlueprintSetupState
 from quart import Blueprint, Response, request
+from werkzeug.routing import AnyConverter, Map
 
-from ds4trio.errors import NotFound
+from ds4trio.api.built import built_folder
 
 __all__ = ["page"]
 
@@ -22,7 +24,17 @@ _POLICY = (
 def page() -> Blueprint:
     """The door, as a blueprint."""
     blueprint = Blueprint("page", __name__)
-    files = {file.name: _StaticFile(file) for file in _folder().iterdir() if file.is_file()}
+    files = {file.name: _StaticFile(file) for file in built_folder().iterdir() if file.is_file()}
+
+    class FileName(AnyConverter):
+        """Only names of files: another door's path is not taken from it, nor its other methods."""
+
+        def __init__(self, map: Map) -> None:
+            super().__init__(map, *files)
+
+    @blueprint.record
+    def name_files(state: BlueprintSetupState) -> None:
+        state.app.url_map.converters["file"] = FileName
 
     @blueprint.get("/")
     async def index() -> Response:
@@ -32,24 +44,11 @@ def page() -> Blueprint:
     async def docs() -> Response:
         return files["docs.html"].response()
 
-    @blueprint.get("/<name>")
+    @blueprint.get("/<file:name>")
     async def file(name: str) -> Response:
-        if name not in files:
-            raise NotFound("there is nothing at this path")
         return files[name].response()
 
     return blueprint
-
-
-def _folder() -> Path:
-    """Inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).parent.parent
-    for folder in (package / "static", package.parent / "static" / "dist"):
-        if (folder / "index.html").is_file():
-            return folder
-    raise FileNotFoundError(
-        "the page's files are missing from this installation; node static/build.mjs makes them"
-    )
 
 
 class _StaticFile:

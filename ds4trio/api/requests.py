@@ -13,6 +13,19 @@ from ds4trio.errors import InvalidRequest, WireError
 __all__ = ["TextPart", "asks", "joined_text", "params_named", "refuse_unsupported", "stop_texts"]
 
 
+_INSTEAD = {
+    "functions": "use tools, the newer name",
+    "function_call": "use tool_choice (in a message tool_calls), the newer name",
+    "conversation": "use previous_response_id to go on with a response",
+    "prompt": "send the text of the prompt in instructions or input",
+    "web_search_options": "a client can offer a search of its own in tools",
+    "mcp_servers": "a client can offer their tools in tools",
+    "chat_template": "the model's own is used; chat_template_kwargs are given to it",
+    "best_of": "use n for several answers",
+}
+"""What to use in place of fields that are refused."""
+
+
 class TextPart(Protocol):
     """A part of a message's content, in either API."""
 
@@ -64,8 +77,10 @@ def refuse_unsupported(asks_too_much: Mapping[str, bool]) -> None:
     """
     for field, refused in asks_too_much.items():
         if refused:
+            instead = _INSTEAD.get(field.rpartition(".")[2])
             raise InvalidRequest(
-                f"{field} with this value is not supported by this server",
+                f"this server does not support this value of {field}"
+                + (f"; {instead}" if instead else ""),
                 param=field,
                 code="unsupported_parameter",
             )

@@ -12,6 +12,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from ds4trio.api.anthropic.errors import anthropic_error, speaks_anthropic
+from ds4trio.api.valid_values import valid_values
 from ds4trio.errors import InternalError, InvalidRequest, PayloadTooLarge, WireError
 
 __all__ = [
@@ -36,10 +37,12 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
     Raises:
         InvalidRequest: it is not JSON, or not of this kind; ``param`` names the field at fault.
     """
+    if not data:
+        raise InvalidRequest("the body is empty, where JSON is expected", code="invalid_json")
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise _validation_error(error) from None
+        raise _validation_error(error, kind) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRequest(f"this is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
@@ -55,14 +58,14 @@ def convert(value: Any, kind: type[_T], at: str) -> _T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        refusal = _validation_error(error)
+        refusal = _validation_error(error, kind)
     inner = refusal.param or ""
     refusal.param = f"{at}{inner}" if inner.startswith("[") else f"{at}.{inner}".rstrip(".")
     refusal.message = f"in {at}: {refusal.message}"
     raise refusal
 
 
-def _validation_error(error: msgspec.ValidationError) -> InvalidRequest:
+def _validation_error(error: msgspec.ValidationError, kind: Any) -> InvalidRequest:
     message, found, path = str(error).rpartition(" - at ")
     if not found:
         message, path = path, ""
@@ -80,6 +83,10 @@ def _validation_error(error: msgspec.ValidationError) -> InvalidRequest:
     if missing:
         field = ".".join(filter(None, [param, missing.group(1)]))
         return InvalidRequest(f"{field} is missing", param=field, code="missing_parameter")
+    if wrong := re.fullmatch(r"Invalid (?:enum )?value (.*)", message, re.DOTALL):
+        message = f"{wrong.group(1)} is not valid"
+        if values := valid_values(kind, path.strip("`")):
+            message += f"; it can be {', '.join(values)}"
     return InvalidRequest(f"{param or 'the request'}: {message}", param=param)
 
 
@@ -114,7 +121,7 @@ def error_response(error: WireError) -> Response:
 
 
 _NOT_SERVED = {
-    404: "there is nothing at this path; the API is below /v1, and GET / is a page to chat",
+    404: "there is nothing at this path; GET /docs shows what there is, GET / is a page to chat",
     405: "this path is not served with this method",
 }
 

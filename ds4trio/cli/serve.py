@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from ds4trio.cli.progress import TerminalProgress
+from ds4trio.engine.installed import expect_device
 from ds4trio.engine.process import ProcessRunner
 from ds4trio.engine.spec import RunnerSpec
 from ds4trio.errors import ModelUnavailable
 from ds4trio.models.load import load_model
+from ds4trio.models.lora import expect_adapters
 from ds4trio.models.resolve import resolve
 from ds4trio.settings import Field, Settings, SettingsError
 
@@ -39,6 +41,8 @@ def _serve(ctx: click.Context, /, **flags: Any) -> None:
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     try:
+        expect_device(settings.device)
+        expect_adapters(path for _, path in settings.adapters)
         with TerminalProgress() as progress:
             source = resolve(settings.model, progress=progress)
             load_model(source)  # the first time, that converts it

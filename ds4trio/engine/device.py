@@ -17,12 +17,14 @@ def find_device(name: str) -> torch.device:
         else:
             name = "mps" if torch.backends.mps.is_available() else "cpu"
     if name == "mps" and not torch.backends.mps.is_available():
-        raise ModelUnavailable("device 'mps' cannot be used: this machine or this torch has none")
+        raise ModelUnavailable(
+            "--device: 'mps' cannot be used: this machine or this torch has none"
+        )
     try:  # a tensor's device has a number, which a name may lack
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelUnavailable(f"device {name!r} cannot be used: {reason}") from error
+        raise ModelUnavailable(f"--device: {name!r} cannot be used: {reason}") from error
 
 
 def find_dtype(name: str, device: torch.device) -> str:

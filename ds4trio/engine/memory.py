@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ds4trio.errors import ModelUnavailable
+from ds4trio.settings import LEAST_CONTEXT
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
-LEAST_CONTEXT = 512
-"""Positions without which serving makes no sense; less only where the model has less."""
+LEAST_CHOSEN = 512
+"""Positions without which serving makes no sense, where nobody says how many; less only where the
+model has less."""
 
 USUAL_CONTEXT = 8192
 """Positions that one conversation gets even where that is more than the usual share of memory."""
@@ -80,22 +82,25 @@ def plan_memory(
     page = position_bytes * page_size
     most = min(context or model_context, model_context)
     if kv_memory is not None:
-        if kv_memory < page:
+        held = kv_memory // page * page_size
+        needed = min(most, LEAST_CONTEXT)
+        if held < needed:
             raise ModelUnavailable(
-                f"--kv-memory: {kv_memory} bytes hold no page of this model; give at least {page}."
+                f"--kv-memory: {kv_memory} bytes hold {held} tokens of this model, too few for any "
+                f"conversation; give at least {_pages(needed, page_size) * page}."
             )
         if kv_memory > total:
             raise ModelUnavailable(
                 f"--kv-memory: {_gib(kv_memory)} are asked for, and there are {_gib(total)} in all."
             )
-        return MemoryPlan(kv_memory, min(most, kv_memory // page * page_size))
+        return MemoryPlan(kv_memory, min(most, held))
     free = max(available - weights - reserve, 0)
     one = _pages(most if context else min(most, USUAL_CONTEXT), page_size) * page
     share = max(total // 8, one) if shared else free
     useful = _pages(most, page_size) * page * SESSIONS
     chosen = min(free, share, useful) // page * page
     fits = min(most, chosen // page * page_size)
-    needed = most if context else min(most, LEAST_CONTEXT)
+    needed = most if context else min(most, LEAST_CHOSEN)
     if fits < needed:
         raise ModelUnavailable(
             f"Beside the weights ({_gib(weights)}) {_gib(free)} of {_gib(total)} are free for keys "

@@ -7,7 +7,7 @@ Two kinds of files are read: a folder as the peft library writes it (``adapter_c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +26,7 @@ from ds4trio.models.tensors import tensor_shapes
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Adapter", "LowRankPair", "open_adapter"]
+__all__ = ["Adapter", "LowRankPair", "expect_adapters", "open_adapter"]
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -86,8 +86,23 @@ def open_adapter(name: str, path: Path, config: ModelConfig) -> Adapter:
     if path.is_file():
         found = _from_gguf(path)
         return _fitted(name, path, found, config, family.gguf_source)
-    raise ModelUnavailable(
-        f"There is no adapter {path}: --lora NAME=PATH takes a folder or a GGUF file."
+    raise _missing(path)
+
+
+def expect_adapters(paths: Iterable[Path]) -> None:
+    """Say at once that an adapter is not there, before anything is fetched or loaded.
+
+    Raises:
+        ModelUnavailable: there is nothing at one of the paths.
+    """
+    for path in paths:
+        if not path.exists():
+            raise _missing(path)
+
+
+def _missing(path: Path) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"--lora: there is no adapter {path}; it takes NAME=PATH of a folder or a GGUF file."
     )
 
 
@@ -245,4 +260,4 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise ModelUnavailable(f"The adapter {path} cannot be used: {why}.")
+    raise ModelUnavailable(f"--lora: the adapter {path} cannot be used: {why}.")

@@ -77,9 +77,16 @@ export class Chats extends Shelf {
    * @override
    */
   remove(chatId) {
-    const runs = this.runsIn(chatId);
     super.remove(chatId);
-    for (const run of runs) run.stop();
+    this.stop(chatId);
+  }
+
+  /**
+   * @param {string} chatId
+   * @override
+   */
+  onGone(chatId) {
+    this.stop(chatId);
   }
 
   /**

@@ -3,10 +3,11 @@
  */
 
 import { Chats } from "./chats.js";
-import { isAlive } from "./model/chat.js";
+import { isAlive, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDraft, read, write } from "./store/storage.js";
-import { download, exported, imported } from "./store/transfer.js";
+import { importedFrom, save } from "./store/transfer.js";
+import { by } from "./view/by.js";
 import { ChatList } from "./view/chat_list.js";
 import { Composer } from "./view/composer.js";
 import { LinkView } from "./view/link_view.js";
@@ -14,39 +15,12 @@ import { LogView } from "./view/log_view.js";
 import { PanelView } from "./view/panel_view.js";
 import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
-import { contextWords, endWords, faultWords } from "./view/words.js";
+import { contextWords, spokenWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
-
-/** @typedef {import("./model/chat.js").Message} Message */
-
-/**
- * @template {HTMLElement} [T=HTMLElement]
- * @param {string} id
- * @returns {T}
- */
-function by(id) {
-  const element = document.getElementById(id);
-  if (!element) throw new Error(`the page has no element ${id}`);
-  return /** @type {T} */ (element);
-}
-
-/** Read out a finished answer whole up to this length; beyond it, only say that it is there. */
-const SPOKEN_CHARACTERS = 500;
-
-/** Bytes of a file of chats. */
-const MOST_IMPORTED = 256_000_000;
 
 /** @param {string} text for screen readers */
 function say(text) {
   by("spoken").textContent = text;
-}
-
-/** @param {Message} answer */
-function endOf(answer) {
-  const fault = faultWords(answer);
-  if (fault) return fault.headline;
-  const short = answer.text.length <= SPOKEN_CHARACTERS;
-  return `${short ? answer.text : "The answer is finished."} ${endWords(answer)}`;
 }
 
 const link = new LinkView(by, {
@@ -65,6 +39,8 @@ const connection = new Connection(
 
 const database = await Database.open().catch(() => null);
 let currentId = "";
+/** The chat that was asked for last, which may still be read. */
+let wanted = "";
 
 const chats = new Chats(database, connection, {
   onList: () => {
@@ -83,7 +59,7 @@ const chats = new Chats(database, connection, {
     if (message.chatId !== currentId) return;
     log.changed(message);
     refresh();
-    if (!isAlive(message)) say(endOf(message));
+    if (!isAlive(message)) say(spokenWords(message));
   },
   onSaveFailed: () => {
     by("composer-hint").textContent = "This browser does not let the page keep its chats.";
@@ -97,9 +73,9 @@ const log = new LogView(
     act: (action, message) => {
       switch (action) {
         case "copy":
-          return void navigator.clipboard.writeText(message.text).then(
-            () => say("Copied"),
-            () => say("The browser did not allow copying"),
+          return navigator.clipboard.writeText(message.text).then(
+            () => (say("Copied"), true),
+            () => (tell("The browser did not allow copying."), false),
           );
         case "again":
           return chats.again(message);
@@ -154,8 +130,10 @@ const panel = new PanelView(by("panel"), () => connection.key);
 
 /** @param {string} chatId */
 async function show(chatId) {
+  wanted = chatId;
   await chats.open(chatId);
   const files = await chats.files(chatId);
+  if (wanted !== chatId) return; // the reader is elsewhere by now
   currentId = chatId;
   write("current", chatId);
   composer.show(chatId, chats.get(chatId)?.draft ?? "", files);
@@ -186,7 +164,8 @@ async function showFirst() {
 }
 
 function newChat() {
-  const unused = chats.list.find(({ leaf, draft }) => leaf === null && draft === "");
+  const unused = chats.list.find(isUnused);
+  list.showAll();
   void show((unused ?? chats.create()).id).then(() => composer.focus());
 }
 
@@ -218,6 +197,17 @@ function showContext() {
   by("context-fill").style.width = `${Math.min((100 * used) / room, 100)}%`;
 }
 
+/** Where the page is narrow, the list of chats lies over the conversation while it is open. */
+function chatsLieOver() {
+  return by("chats-close").checkVisibility({ visibilityProperty: true });
+}
+
+function stopOrClose() {
+  if (!chatsLieOver()) return chats.stop(currentId);
+  openChats(false);
+  by("chats-button").focus();
+}
+
 /** @param {boolean} open */
 function openChats(open) {
   document.body.toggleAttribute("data-chats", open);
@@ -232,16 +222,13 @@ function openPanel(open) {
 }
 
 async function exportChats() {
-  const messages = (await database?.allMessages()) ?? [];
-  const day = new Date().toISOString().slice(0, 10);
-  download(`ds4trio-chats-${day}.json`, exported(chats.list, messages));
+  save(chats.list, (await database?.allMessages()) ?? []);
 }
 
 /** @param {File} file */
 async function importChats(file) {
   try {
-    if (file.size > MOST_IMPORTED) throw new Error("This file is too large.");
-    const found = imported(await file.text());
+    const found = await importedFrom(file);
     await chats.take(found);
     tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
   } catch (error) {
@@ -256,6 +243,7 @@ function tell(words) {
 }
 
 by("new-chat").addEventListener("click", newChat);
+by("new-chat-here").addEventListener("click", newChat);
 by("settings-button").addEventListener("click", () => {
   const chat = chats.get(currentId);
   if (chat) settings.open(chat.settings);
@@ -264,7 +252,11 @@ by("panel-button").addEventListener("click", () => openPanel(by("panel").hidden 
 by("chats-button").addEventListener("click", () =>
   openChats(!document.body.hasAttribute("data-chats")),
 );
-by("chats-close").addEventListener("click", () => openChats(false));
+by("chats-close").addEventListener("click", stopOrClose);
+by("middle").addEventListener("click", (event) => {
+  const opens = /** @type {HTMLElement} */ (event.target).closest("#chats-button");
+  if (!opens && chatsLieOver()) openChats(false);
+});
 by("export").addEventListener("click", () => void exportChats());
 by("import").addEventListener("click", () => by("import-file").click());
 by("import-file").addEventListener("change", (event) => {
@@ -279,7 +271,7 @@ by("ideas").addEventListener("click", (event) => {
 });
 listen(
   [
-    { key: "escape", words: "Stop the answer", run: () => chats.stop(currentId) },
+    { key: "escape", words: "Stop the answer", run: stopOrClose },
     { key: "o", command: true, shift: true, words: "New chat", run: newChat },
     { key: "k", command: true, words: "Search", run: () => (openChats(true), by("search").focus()) },
     { key: "/", words: "Write", run: () => composer.focus() },

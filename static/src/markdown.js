@@ -96,6 +96,7 @@ function blocksOf(text) {
 function elementOf(html) {
   const element = document.createElement("div");
   element.className = "block";
+  element.dir = "auto"; // one answer may hold both directions
   element.append(DOMPurify.sanitize(html, { ...HARMLESS, RETURN_DOM_FRAGMENT: true }));
   return element;
 }

@@ -118,7 +118,7 @@ export class Shelf {
 
   /**
    * @param {string} chatId
-   * @param {Partial<Pick<Chat, "title"|"named"|"pinned"|"draft"|"settings">>} fields
+   * @param {Partial<Pick<Chat, "title"|"named"|"pinned"|"draft"|"files"|"settings">>} fields
    */
   change(chatId, fields) {
     const chat = this.#chats.get(chatId);
@@ -195,7 +195,7 @@ export class Shelf {
    * @param {Attachment[]} files
    */
   keepFiles(chatId, files) {
-    this.change(chatId, {});
+    this.change(chatId, { files: files.length });
     this.#database?.putFiles(chatId, files).catch(() => this.observer.onSaveFailed());
   }
 
@@ -204,6 +204,9 @@ export class Shelf {
     const kept = await this.#database?.message(message.id);
     if (kept) Object.assign(message, kept);
   }
+
+  /** @param {string} _chatId another tab has removed it */
+  onGone(_chatId) {}
 
   /** @param {string} _messageId */
   isWritten(_messageId) {
@@ -230,6 +233,7 @@ export class Shelf {
       trees: this.#trees,
       isOurs: (messageId) => this.isWritten(messageId),
     });
+    if (change.kind === "chat" && !this.get(change.chatId)) this.onGone(change.chatId);
     if (changed && change.kind !== "everything") {
       this.#mend(change.chatId);
       this.observer.onChat(change.chatId);

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ds4trio.api.description.operations import OPERATIONS
+from ds4trio.api.requests import refuse_unsupported
 from ds4trio.api.schemas.chat import ChatRequest
-from ds4trio.api.schemas.responses import ResponseCreate
+from ds4trio.api.schemas.responses import ClientEvent, ResponseCreate
+from ds4trio.api.valid_values import valid_values
+from ds4trio.api.wire import decode
+from ds4trio.errors import InvalidRequest
 from ds4trio.prompting import PromptWriter
 from tests.api.helpers import (
     FINAL_EVENTS,
@@ -79,6 +86,34 @@ async def test_wrong_method_names_the_right_one(method: str, path: str, allowed:
         assert allowed in response.headers["allow"]
 
 
+async def test_no_path_takes_a_method_that_it_does_not_have() -> None:
+    async with serving_script() as api:
+        paths = [operation.path.replace("<file:name>", "docs.html") for operation in OPERATIONS]
+        for path in sorted(set(paths)):
+            url = re.sub(r"<[^>]+>", "any", path)
+            allowed = {
+                operation.method
+                for operation, path in zip(OPERATIONS, paths, strict=True)
+                if re.fullmatch(re.sub(r"<[^>]+>", "[^/]+", path), url)
+            }
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - allowed:
+                response = await api.http.request(method, url)
+                assert response.status_code == 405, (method, url, response.text)
+                named = set(response.headers["allow"].split(", "))
+                assert named - {"HEAD", "OPTIONS"} == allowed
+                if not url.startswith("/v1/messages"):  # whose errors are Anthropic's
+                    assert_openai_error(response, 405, code="method_not_allowed")
+
+
+async def test_nothing_at_a_path_leads_to_what_there_is() -> None:
+    async with serving_script() as api:
+        for path in ("/v1/tokenize", "/nothing"):
+            response = await api.http.post(path, json={"content": "Hello"})
+            error = assert_openai_error(response, 404, code="not_found")
+            (page,) = re.findall(r"GET (/\w+)", error["message"])
+            assert (await api.http.get(page)).status_code == 200
+
+
 async def test_head_is_get_without_a_body() -> None:
     async with serving_script() as api:
         for path in ("/health", "/", "/v1/models"):
@@ -107,6 +142,54 @@ async def test_handshake_at_a_path_that_is_no_websocket(path: str) -> None:
 
 
 # -- bodies
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (ChatRequest, "", "the body is empty, where JSON is expected"),
+        (
+            ChatRequest,
+            '{"messages": [{"role": "usr"}]}',
+            "messages[0].role: 'usr' is not valid; "
+            "it can be assistant, developer, system, tool, user",
+        ),
+        (
+            ClientEvent,
+            '{"type": "nonsense"}',
+            "type: 'nonsense' is not valid; "
+            "it can be response.create, response.cancel, response.steer",
+        ),
+        (
+            ClientEvent,
+            '{"type": "response.create", "input": "Hi", "truncation": "no"}',
+            "truncation: 'no' is not valid; it can be auto, disabled",
+        ),
+    ],
+)
+def test_a_value_that_is_none_of_a_few_is_told_them(kind: Any, body: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode(body, kind)
+    assert refused.value.message == said
+
+
+def test_values_that_depend_on_the_rest_of_a_request_are_not_told() -> None:
+    class One(msgspec.Struct, tag="one"):
+        size: Literal["small", "large"]
+
+    class Other(msgspec.Struct, tag="other"):
+        size: Literal["thin", "wide"]
+
+    assert valid_values(One | Other, "$.size") == []
+    assert valid_values(dict[str, list[One]], "$[...][1].size") == ["large", "small"]
+
+
+def test_a_refused_field_says_what_to_use() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_unsupported({"functions": True})
+    assert refused.value.message == (
+        "this server does not support this value of functions; use tools, the newer name"
+    )
 
 
 BAD_JSON = [

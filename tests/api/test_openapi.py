@@ -15,6 +15,7 @@ from openapi_spec_validator import OpenAPIV32SpecValidator
 
 import ds4trio.api
 from ds4trio.api.description.asyncapi import SERVER_EVENTS, asyncapi_document
+from ds4trio.api.description.fields import documented_fields
 from ds4trio.api.description.openapi import openapi_document
 from ds4trio.api.description.operations import OPERATIONS
 from ds4trio.api.schemas.responses import ClientEvent
@@ -119,6 +120,20 @@ def test_every_event_that_the_server_names_is_described() -> None:
     assert named - requests - set(SERVER_EVENTS) - beginnings == set()
 
 
+@pytest.mark.parametrize("kind", sorted(documented_fields()))
+def test_every_documented_field_is_described_in_the_order_of_the_documentation(kind: str) -> None:
+    schema = plain(openapi_document())["components"]["schemas"][kind]
+    documented = documented_fields()[kind]
+    described = {
+        name: field["description"]
+        for name, field in schema["properties"].items()
+        if name != "type"  # which says which message it is
+    }
+    assert list(described.items()) == list(documented.items())
+    for text in described.values():
+        assert not re.fullmatch(r"(?:Beyond \w+, )?as (?:above|in \w+ \w+)", text, re.IGNORECASE)
+
+
 async def test_the_descriptions_need_no_key_and_no_model() -> None:
     async with serving_script(api_key=("secret",)) as api:
         for path, name in (("/openapi.json", "openapi"), ("/asyncapi.json", "asyncapi")):
@@ -129,4 +144,4 @@ async def test_the_descriptions_need_no_key_and_no_model() -> None:
         page = await api.http.get("/docs")
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "default-src 'none'" in page.headers["content-security-policy"]
-        assert not re.search(r'(?:src|href)="(?!\./)', page.text)
+        assert not re.search(r'<(?!a )[^>]*(?:src|href)="(?!\./)', page.text), "fetched elsewhere"

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,28 @@ def test_a_wrong_value_is_one_line_whatever_the_flag(flag: str, value: str) -> N
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
     assert line.startswith(f"Error: {flag}: {value!r} cannot be used: it takes ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--lora", "a=/nowhere/a"), "--lora: there is no adapter /nowhere/a; "),
+        (("--device", "mps"), "--device: 'mps' cannot be used: "),
+        (("--device", "cuda"), "--device: 'cuda' cannot be used: "),
+    ],
+)
+def test_what_cannot_be_there_is_refused_before_a_model_is_looked_for(
+    flags: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    (tmp_path / "version.py").write_text("__version__ = '9+cpu'\ncuda = hip = None\n")
+    found = ModuleSpec("torch", None, is_package=True)
+    found.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    result = CliRunner().invoke(serve, [*flags, "--model", "/nowhere/model"])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"Error: {said}")
 
 
 def test_at_level_warning_a_server_says_nothing_as_long_as_all_is_well(tiny_model: Path) -> None:

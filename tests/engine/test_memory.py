@@ -93,8 +93,12 @@ def test_what_the_user_says_is_taken() -> None:
     assert planned(1 << 20, context=65_536).kv_memory == 4 * GIB
     with pytest.raises(ModelUnavailable, match="a smaller --ctx would fit"):
         planned(1 << 20, context=300_000)
-    with pytest.raises(ModelUnavailable, match=r"^--kv-memory: .* hold no page"):
+    with pytest.raises(ModelUnavailable, match=r"^--kv-memory: 1000 bytes hold 0 tokens"):
         planned(kv_memory=1000)
+    with pytest.raises(ModelUnavailable, match=r"hold 48 tokens .* give at least 4194304\.$"):
+        planned(kv_memory=(4 << 20) - 1)
+    assert planned(kv_memory=4 << 20).context == 64
+    assert planned(32, kv_memory=2 << 20).context == 32
 
 
 def test_weights_that_do_not_fit_are_told() -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, FilePayload, Page, WebSocket, expect
 
+from ds4trio.models.default import DEFAULT_MODEL
 from tests.page.visit import Visit, profile, visiting
 from tests.serve_check import started, wait_until_ready
 
@@ -44,17 +45,24 @@ class RealServer:
 
     def __init__(self) -> None:
         self._life = ExitStack()
+        self._model = ""
         self.url = ""
 
-    def start(self) -> None:
+    def serve(self, model: str = DEFAULT_MODEL) -> None:
+        """Starts it, or starts it anew where it serves another model."""
+        if self._model == model:
+            return
+        self.end()
         port = urlsplit(self.url).port or 0
-        command = f"exec {sys.executable} -m ds4trio serve --port {port}"
+        command = f"exec {sys.executable} -m ds4trio serve --model {model} --port {port}"
         _, self.url = self._life.enter_context(started(command))
         wait_until_ready(self.url)
+        self._model = model
 
     def end(self) -> None:
         """By SIGKILL: it cannot say goodbye."""
         self._life.close()
+        self._model = ""
 
 
 @dataclass
@@ -97,6 +105,11 @@ class RealVisit(Visit):
             self.page.locator(f"#setting-{name}").dispatch_event("change")
         self.page.keyboard.press("Escape")
 
+    def ask_briefly(self, text: str) -> None:
+        """For an answer of three tokens at most."""
+        self.set(maxTokens="3")
+        self.ask_and_wait(text)
+
     def ask_at_length(self, text: str, tokens: int) -> None:
         """For an answer of so many tokens, unless the model has less to say."""
         self.set(maxTokens=f"{tokens}")
@@ -110,6 +123,7 @@ class RealVisit(Visit):
               return (texts.item(texts.length - 1)?.textContent ?? "").split(/\\s+/).length > least;
             }""",
             arg=least,
+            timeout=60_000,
         )
 
     def attach(self, name: str, text: str) -> None:
@@ -127,8 +141,8 @@ class RealVisit(Visit):
 
     def expect_whole(self, name: str) -> None:
         """What the page kept of a response is what the server has, to the letter."""
-        items = self.response(name)["output"]
-        text = "".join(part["text"] for item in items for part in item.get("content", []))
+        items = [item for item in self.response(name)["output"] if item["type"] == "message"]
+        text = "".join(part["text"] for item in items for part in item["content"])
         assert text
         assert self.page.evaluate(STORED_TEXT, name) == text
 

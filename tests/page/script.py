@@ -8,7 +8,7 @@ to pass in this order:
     endless      a word every few milliseconds until it is cancelled
     count N      the words w1 to wN, each after 5 ms; a continued answer goes on in its count
     burst        6,000 words as fast as they go
-    markdown, hostile, json    such a text, in small pieces
+    markdown, Explain, hostile, json    such a text, in small pieces
     call         a function is called
     fail         ends with ``response.failed`` and the code ``batch_failed``
     cut          ends at the limit of tokens
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import trio
 import trio.lowlevel
 
-from tests.page.texts import HOSTILE, MARKDOWN, counted
+from tests.page.texts import EXPLAINED, HOSTILE, MARKDOWN, counted
 
 __all__ = ["Writer", "perform"]
 
@@ -107,6 +107,8 @@ async def _answer(writer: Writer, question: str, begun: str) -> None:
 def _text(question: str) -> str:
     if "markdown" in question:
         return MARKDOWN
+    if "Explain" in question:
+        return EXPLAINED
     if "hostile" in question:
         return HOSTILE
     if "json" in question:

@@ -39,31 +39,6 @@ def test_history_survives_a_reload(reader: Visit) -> None:
     assert len(body["input"]) == 1
 
 
-def test_chats_are_renamed_pinned_searched_and_deleted(reader: Visit) -> None:
-    three_chats(reader)
-    reader.do_in_list("apples", "Pin")
-    expect(reader.chats.first).to_contain_text("apples")
-    reader.do_in_list("pears", "Rename")
-    reader.page.get_by_label("Title").fill("Fruit of a tree")
-    reader.page.get_by_label("Title").press("Enter")
-    search = reader.page.get_by_label("Search all chats")
-    search.fill("said pears")  # of the text, since the title is another
-    expect(reader.chats).to_have_count(1)
-    expect(reader.chats).to_contain_text("Fruit of a tree")
-    search.fill("nowhere")
-    expect(reader.page.locator("#chat-list-empty")).to_have_text("Nothing found")
-    search.fill("")
-    expect(reader.chats).to_have_count(3)
-    reader.page.reload()
-    expect(reader.chats).to_have_count(3)
-    assert titles(reader) == ["apples", "plums", "Fruit of a tree"]
-    reader.do_in_list("plums", "Delete")
-    reader.do_in_list("plums", "Really?")
-    expect(reader.chats).to_have_count(2)
-    reader.page.reload()
-    expect(reader.chats).to_have_count(2)
-
-
 def test_two_tabs_show_the_same_chats_and_write_side_by_side(reader: Visit) -> None:
     reader.ask_and_wait("shared")
     other = reader.another_tab()
@@ -97,27 +72,14 @@ def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
     other.ask_and_wait("still works")
 
 
-def exported(reader: Visit, path: Path) -> Path:
-    with reader.page.expect_download() as download:
-        reader.page.get_by_role("button", name="Export").click()
-    assert re.fullmatch(r"ds4trio-chats-[\d-]+\.json", download.value.suggested_filename)
-    file = path / "chats.json"
-    download.value.save_as(file)
-    return file
-
-
-def test_export_and_import(reader: Visit, tmp_path: Path) -> None:
-    three_chats(reader)
-    file = exported(reader, tmp_path)
-    assert len(json.loads(file.read_text())["chats"]) == 3
-    reader.page.locator("#import-file").set_input_files(file)
-    expect(reader.page.locator("#composer-hint")).to_have_text("3 chats came in.")
-    expect(reader.chats).to_have_count(6)
-    reader.page.reload()
-    expect(reader.chats).to_have_count(6)
-    reader.chats.nth(1).get_by_role("button").first.click()
-    expect(reader.text).to_contain_text("You said: plums")
-    reader.ask_and_wait("after the import")
+def test_an_answer_ends_when_another_tab_deletes_its_chat(reader: Visit) -> None:
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word5")
+    other = reader.another_tab()
+    other.do_in_list("endless", "Delete")
+    other.do_in_list("endless", "Really?")
+    expect(reader.page.locator("#empty")).to_be_visible()
+    expect(reader.page.locator("#go")).to_have_attribute("data-mode", "send")
 
 
 RUBBISH = [

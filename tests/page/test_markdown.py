@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.page.texts import CODE
 from tests.page.visit import Visit
 
 pytestmark = pytest.mark.browser
@@ -26,20 +25,6 @@ def test_markdown_becomes_elements(reader: Visit) -> None:
     assert link.get_attribute("href") == "https://example.org/page"
     assert link.get_attribute("target") == "_blank"
     assert "noopener" in (link.get_attribute("rel") or "")
-
-
-def test_code_has_colours_and_can_be_copied(reader: Visit) -> None:
-    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    reader.ask_and_wait("markdown")
-    code = reader.text.locator(".code")
-    expect(code.locator(".code-top span")).to_have_text("python")
-    keyword = code.locator(".hljs-keyword").first
-    expect(keyword).to_have_text("def")
-    colour = "element => getComputedStyle(element).color"
-    assert keyword.evaluate(colour) != code.locator("code").evaluate(colour)
-    code.get_by_role("button", name="Copy this code").click()
-    expect(code.get_by_role("button")).to_have_text("Copied")
-    assert reader.page.evaluate("navigator.clipboard.readText()") == f"{CODE}\n"
 
 
 def test_formulas_are_mathml_and_money_is_money(reader: Visit) -> None:

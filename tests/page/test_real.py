@@ -1,40 +1,17 @@
-"""The page against ``ds4trio serve`` with the default model: one server for all tests, which the
-last one starts anew."""
+"""Answers of the default model on their way to the page: resumed, stopped, several at once."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.page.real import RealServer, RealVisit, real_visit
+from tests.page.real import RealVisit
 
 pytestmark = [pytest.mark.browser, pytest.mark.model]
 
 STORY = "Write a long story about a lighthouse keeper."
-HOSTILE = (
-    '<img src="x" onerror="window.hit=1"><script>window.hit=2</script> '
-    "[click](javascript:window.hit=3)"
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RealServer]:
-    server = RealServer()
-    server.start()
-    yield server
-    server.end()
-
-
-@pytest.fixture
-def real(browser: Browser, server: RealServer) -> Iterator[RealVisit]:
-    with real_visit(browser, server.url) as seen:
-        yield seen
 
 
 def text_file(first: int, words: int) -> str:
@@ -52,21 +29,10 @@ def test_it_answers_remembers_and_reads_nothing_twice(real: RealVisit) -> None:
     assert real.asked[1]["previous_response_id"] == real.names[0]
     usage = real.response(real.names[1])["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] >= 32
-    expect(real.part("stats")).to_contain_text("from the cache")
+    expect(real.part("stats")).to_contain_text(" cached")
     expect(real.page.locator("#context-text")).to_contain_text("of 8,192 tokens")
     expect(real.page.locator("#model")).to_have_text("smollm2-135m-instruct")
     real.expect_whole(real.names[1])
-
-
-def test_markdown_comes_as_a_page_while_it_is_written(real: RealVisit) -> None:
-    real.ask("Write a Python function that adds two numbers, with a short explanation.")
-    code = real.text.locator("pre code")
-    expect(code).to_contain_text("def ")
-    real.expect_status("answering")
-    real.expect_status("done")
-    expect(code.locator("span").first).to_be_visible()  # highlighted
-    expect(real.text.get_by_role("button", name="Copy").first).to_be_attached()
-    real.expect_whole(real.names[0])
 
 
 def test_a_reload_in_mid_answer_goes_on_to_the_letter(real: RealVisit) -> None:
@@ -215,45 +181,13 @@ def test_settings_reach_the_server(real: RealVisit) -> None:
     assert real.said() == first  # the seed's doing
 
 
-def test_hostile_output_is_inert(real: RealVisit, tmp_path: Path) -> None:
-    """The model repeats what it finds begun, while it streams and for good."""
-    chat = {"id": "h", "title": "Hostile", "leaf": "a", "updatedAt": 1}
-    messages: list[dict[str, Any]] = [
-        {"id": "q", "parent": None, "role": "user", "text": "Give me the HTML."},
-        {
-            "id": "a",
-            "parent": "q",
-            "role": "assistant",
-            "text": f"Here: {HOSTILE} And again: <img src",
-            "status": "cut",
-        },
-    ]
-    made = [{"chatId": "h", "createdAt": 1, "status": "done", **message} for message in messages]
-    file = tmp_path / "hostile.json"
-    data = {"kind": "ds4trio-chats", "version": 1, "chats": [chat], "messages": made}
-    file.write_text(json.dumps(data))
-    real.page.locator("#import-file").set_input_files(file)
-    real.open_chat("Hostile")
-    real.set(temperature="0", maxTokens="60")
-    real.button("Continue").click()
-    expect(real.part("versions")).to_contain_text("2 of 2")
-    real.expect_status("done", "cut")
-    again = real.response(real.names[0])["output"][0]["content"][0]["text"]
-    assert "onerror" in again
-    assert "<script>" in again
-    assert "javascript:" in again
-    assert real.page.evaluate("window.hit") is None
-    assert real.text.locator("img, script, [onerror], a[href^=javascript]").count() == 0
-    real.errors.clear()
-
-
 def test_the_policy_holds_and_the_api_can_be_read_here(real: RealVisit) -> None:
     """Every operation and every message is shown, links open what they lead to, and nothing comes
     from elsewhere (``visiting`` sees to that)."""
     response = real.page.request.get(real.url)
     assert "script-src 'self'" in response.headers["content-security-policy"]
     real.page.goto(real.url + "/docs")
-    expect(real.page.locator("main")).not_to_have_attribute("aria-busy", "true")
+    expect(real.page.locator("[aria-busy]")).to_have_count(0)
     shown = set(real.page.locator("details > summary > code").all_text_contents())
     http = real.page.request.get(real.url + "/openapi.json").json()
     socket = real.page.request.get(real.url + "/asyncapi.json").json()
@@ -263,25 +197,3 @@ def test_the_policy_holds_and_the_api_can_be_read_here(real: RealVisit) -> None:
     expect(box.get_by_role("cell", name="max_completion_tokens")).to_be_visible()
     box.get_by_role("link", name="Message").click()
     expect(real.page.locator("#http-Message").get_by_role("cell", name="role")).to_be_visible()
-
-
-def test_a_server_that_is_started_anew_is_found_and_the_chat_goes_on(
-    real: RealVisit, server: RealServer
-) -> None:
-    real.ask_and_wait("What is the capital of France? Answer in one word.")
-    real.ask(STORY)
-    real.expect_words(10)
-    server.end()
-    expect(real.page.locator("#notice")).to_contain_text("The connection was lost")
-    expect(real.part("wait-text")).to_contain_text("being looked for")
-    begun = real.said()
-    server.start()
-    real.expect_status("interrupted", "failed")
-    assert real.said().startswith(begun)
-    real.set(maxTokens="20")
-    real.button("Continue").click()
-    expect(real.part("versions")).to_contain_text("2 of 2")
-    real.expect_status("cut", "done")
-    assert real.said().startswith(begun.rstrip())
-    real.ask_and_wait("And of Italy?")
-    real.errors.clear()  # the browser itself reports each refused connection

@@ -18,11 +18,70 @@ window.longest = 0;
 new PerformanceObserver((list) => {
   for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration);
 }).observe({ type: "longtask" });
+// But for the answer that grows, and what is below it.
 window.shifts = [];
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push(entry.value);
+  for (const { hadRecentInput, sources, value } of list.getEntries()) {
+    const stands = ({ node }) => node?.isConnected && !node.parentElement?.closest("[data-last]");
+    if (!hadRecentInput && sources.some(stands)) window.shifts.push(value);
+  }
 }).observe({ type: "layout-shift" });
 """
+
+
+# Until the wheel's turn has come to its end.
+SCROLLED = """new Promise((done) => {
+  const log = document.getElementById("log");
+  let top = NaN;
+  let still = 0;
+  requestAnimationFrame(function next() {
+    still = log.scrollTop === top ? still + 1 : 0;
+    top = log.scrollTop;
+    if (still > 20) done();
+    else requestAnimationFrame(next);
+  });
+})"""
+
+# Milliseconds from each key to the paint of what it did, and between the frames.
+TAKE_TIMES = """
+window.keys = [];
+new PerformanceObserver((list) => {
+  for (const { name, duration } of list.getEntries()) {
+    if (name === "keydown") window.keys.push(duration);
+  }
+}).observe({ type: "event", durationThreshold: 16 });
+window.frames = [];
+let last = performance.now();
+requestAnimationFrame(function next(now) {
+  window.frames.push(now - last);
+  last = now;
+  requestAnimationFrame(next);
+});
+"""
+
+
+class Work:
+    """Seconds of the processor that the page's main thread has worked since the last look, which,
+    unlike those of the clock, do not depend on what else the machine does."""
+
+    def __init__(self, reader: Visit) -> None:
+        self._session = reader.context.new_cdp_session(reader.page)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._before = 0.0
+        self.seconds()
+
+    def seconds(self) -> float:
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        now = next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+        since, self._before = now - self._before, now
+        return since
+
+
+def times(reader: Visit, name: str) -> str:
+    """Those since the last look, in words; there may be none, where all keys took below 16 ms."""
+    found: list[float] = sorted(reader.page.evaluate(f"window.{name}.splice(0)")) or [0]
+    worst = found[-1]
+    return f"{name}: median {found[len(found) // 2]:.0f}, worst {worst:.0f} ms of {len(found)}"
 
 
 def test_the_page_follows_the_end_only_for_a_reader_who_is_there(reader: Visit) -> None:
@@ -60,7 +119,9 @@ def test_nothing_that_was_read_moves_while_an_answer_comes(reader: Visit) -> Non
     reader.ask("think markdown")
     reader.expect_status("done")
     assert reader.page.evaluate(places) == before
-    assert sum(reader.page.evaluate("window.shifts")) < 0.1
+    shifted = sum(reader.page.evaluate("window.shifts"))
+    print(f"shifted by {shifted:.4f}")
+    assert shifted < 0.02
 
 
 def test_many_deltas_cost_few_layouts(reader: Visit) -> None:
@@ -71,14 +132,14 @@ def test_many_deltas_cost_few_layouts(reader: Visit) -> None:
         metrics = session.send("Performance.getMetrics")["metrics"]
         return float(next(one["value"] for one in metrics if one["name"] == "LayoutCount"))
 
-    reader.page.evaluate(WATCH)
+    work = Work(reader)
     before = layouts()
     reader.ask_and_wait("burst")
     assert (reader.text.text_content() or "").strip().endswith("w5999")
-    longest = reader.page.evaluate("window.longest")
-    print(f"{layouts() - before:.0f} layouts, {longest:.0f} ms at a time")
+    seconds = work.seconds()
+    print(f"{layouts() - before:.0f} layouts, {seconds:.2f} s of work")
     assert layouts() - before < 1000
-    assert longest < 300
+    assert seconds < 10
 
 
 def long_chat(path: Path, messages: int) -> Path:
@@ -105,6 +166,7 @@ def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: P
     reader.ask_and_wait("alpha")
     reader.page.locator("#import-file").set_input_files(long_chat(tmp_path, 1000))
     expect(reader.chats).to_have_count(2)
+    work = Work(reader)
     reader.page.evaluate(WATCH)
     began = reader.page.evaluate("performance.now()")
     reader.open_chat("A long chat")
@@ -112,14 +174,30 @@ def test_a_thousand_messages_open_and_stream_smoothly(reader: Visit, tmp_path: P
     expect(reader.text.locator("math").first).to_be_visible()
     opened = reader.page.evaluate("performance.now()") - began
     longest_opening = reader.page.evaluate("window.longest")
+    opening = work.seconds()
+    print(f"opened in {opened:.0f} ms, {longest_opening:.0f} ms at a time, {opening:.2f} s of work")
     reader.page.evaluate("window.longest = 0")
-    reader.ask("count 150")
+    reader.page.evaluate(TAKE_TIMES)
+    reader.page.locator("#log").hover()
+    for _ in range(10):
+        reader.page.mouse.wheel(0, -2000)
+    print(f"scrolled, {times(reader, 'frames')}")
+    reader.page.locator("#latest").click()
+    reader.page.locator("#draft").focus()  # to look by label through so much takes seconds
+    reader.page.keyboard.type("count 150", delay=30)
+    print(f"written, {times(reader, 'keys')}; {times(reader, 'frames')}")
+    reader.page.keyboard.press("Enter")
+    reader.page.evaluate("window.shifts.length = 0")
+    work.seconds()
     reader.expect_status("done")
+    streaming = work.seconds()
+    shifted = sum(reader.page.evaluate("window.shifts"))
+    print(f"streamed, {times(reader, 'frames')}; {streaming:.2f} s of work; shifted {shifted:.4f}")
     longest = reader.page.evaluate("window.longest")
-    print(f"opened in {opened:.0f} ms ({longest_opening:.0f} ms at a time), streamed {longest:.0f}")
-    assert opened < 3000
-    assert longest_opening < 500
-    assert longest < 200
+    print(f"{longest:.0f} ms at a time at most")
+    assert opening < 2.5
+    assert streaming < 2.5
+    assert shifted < 0.02
 
 
 def test_reading_back_through_a_long_chat_does_not_jump(reader: Visit, tmp_path: Path) -> None:
@@ -129,14 +207,13 @@ def test_reading_back_through_a_long_chat_does_not_jump(reader: Visit, tmp_path:
     expect(reader.text.locator("math").first).to_be_visible()
     reader.page.locator("#log").hover()
     middle = """() => {
-      const log = document.getElementById("log");
-      const at = document.elementFromPoint(innerWidth / 2, 350).closest(".block, .message");
-      window.seen ??= at;
+      window.seen ??= [...document.querySelectorAll("#messages > *")]
+        .find((one) => one.getBoundingClientRect().bottom > 350);
       return window.seen.getBoundingClientRect().top;
     }"""
     for _ in range(5):
         reader.page.mouse.wheel(0, -1500)
-        reader.page.wait_for_timeout(150)
+        reader.page.evaluate(SCROLLED)
         reader.page.evaluate("delete window.seen")
         before = reader.page.evaluate(middle)
         reader.page.wait_for_timeout(150)

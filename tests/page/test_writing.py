@@ -88,6 +88,27 @@ def test_files_go_along_as_text(reader: Visit) -> None:
     expect(reader.page.locator("#files")).to_be_hidden()
 
 
+def test_a_long_text_is_pasted_as_a_file(reader: Visit) -> None:
+    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    reader.ready()
+    reader.page.evaluate("navigator.clipboard.writeText('word '.repeat(200_000))")
+    reader.draft.focus()
+    reader.page.keyboard.press("Control+V")
+    expect(reader.page.locator("#files li")).to_contain_text("Pasted text.txt")
+    expect(reader.draft).to_have_value("")
+
+
+def test_a_double_click_asks_and_the_button_stops_though_more_is_written(reader: Visit) -> None:
+    reader.ready()
+    reader.draft.fill("endless")
+    reader.page.locator("#go").dblclick()
+    expect(reader.text).to_contain_text("word20")
+    reader.draft.fill("next")
+    reader.button("Stop", of=reader.page.locator("#composer")).click()
+    reader.expect_status("stopped")
+    expect(reader.draft).to_have_value("next")
+
+
 def test_files_that_were_not_sent_outlive_a_reload(reader: Visit) -> None:
     file: FilePayload = {"name": "kept.txt", "mimeType": "text/plain", "buffer": b"seven"}
     files = reader.page.locator("#files > li")
@@ -144,29 +165,6 @@ def test_settings_belong_to_a_chat_and_are_sent(reader: Visit) -> None:
     assert "instructions" not in reader.body("in another chat")
 
 
-def test_the_keys_of_the_page(reader: Visit) -> None:
-    reader.ask_and_wait("first")
-    press = reader.page.keyboard.press
-    press("Control+Shift+O")
-    expect(reader.page.locator("#empty")).to_be_visible()
-    expect(reader.draft).to_be_focused()
-    press("Control+k")
-    expect(reader.page.get_by_label("Search all chats")).to_be_focused()
-    reader.page.locator("#log").focus()
-    press("/")
-    expect(reader.draft).to_be_focused()
-    reader.page.locator("#log").focus()
-    press("j")
-    expect(reader.page.locator("#title")).to_have_text("first")
-    press("Control+,")
-    expect(reader.page.locator("#settings")).to_be_visible()
-    press("Escape")
-    press("Shift+?")
-    expect(reader.page.locator("#shortcuts")).to_contain_text("Stop the answer")
-    press("Escape")
-    expect(reader.page.locator("#shortcuts")).to_be_hidden()
-
-
 def test_a_right_to_left_chat_runs_right_to_left(reader: Visit) -> None:
     reader.ask_and_wait("שלום לכולם")
     is_rtl = "element => element.matches(':dir(rtl)')"
@@ -174,6 +172,8 @@ def test_a_right_to_left_chat_runs_right_to_left(reader: Visit) -> None:
     assert asked.evaluate(is_rtl)
     reader.draft.fill("שלום")
     assert reader.draft.evaluate(is_rtl)
+    reader.ask_and_wait("first from the left\n\nثم من اليمين")
+    assert reader.text.locator(".block").evaluate_all(f"all => all.map({is_rtl})") == [False, True]
 
 
 def test_nothing_moves_for_those_who_asked_for_it(browser: Browser, scripted_url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CODE", "HOSTILE", "MARKDOWN", "counted"]
+__all__ = ["EXPLAINED", "HOSTILE", "MARKDOWN", "counted"]
 
 CODE = 'def greet(name):\n    return f"Hello {name}"  # politely'
 
@@ -30,6 +30,34 @@ The root is $x = \\frac{{-b}}{{2a}}$, or on its own:
 $$\\sum_{{i=1}}^n i = \\frac{{n(n+1)}}{{2}}$$
 
 It costs $5 and $6.
+"""
+
+EXPLAINED = """A decoder reads **every weight** for each token it writes. One reader or sixteen, the
+weights travel from memory only once a step:
+
+| answers at once | one step | tokens per second |
+| --------------- | -------: | ----------------: |
+| 1               |    10 ms |               100 |
+| 4               |    12 ms |               333 |
+| 16              |    20 ms |               800 |
+
+So a server waits a moment for company before it runs a step:
+
+```python
+async def coalesce(queue, window=0.002):
+    batch = [await queue.receive()]
+    with trio.move_on_after(window):
+        while len(batch) < 16:
+            batch.append(await queue.receive())
+    return batch
+```
+
+With $n$ rows, weights of $W$ bytes and $c$ seconds of work for each row, at $B$ bytes a second, a
+step takes
+
+$$t(n) = \\frac{W}{B} + n \\cdot c$$
+
+and the first term is shared by all.
 """
 
 HOSTILE = """<img src=x onerror="window.pwned='img'"><script>window.pwned='script'</script>

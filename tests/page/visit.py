@@ -125,7 +125,7 @@ class Visit:
 
     def expect_status(self, *statuses: str) -> None:
         pattern = re.compile(f"^({'|'.join(statuses)})$")
-        expect(self.answers.last).to_have_attribute("data-status", pattern, timeout=20_000)
+        expect(self.answers.last).to_have_attribute("data-status", pattern, timeout=60_000)
 
     def new_chat(self) -> None:
         self.page.get_by_role("button", name="New chat", exact=True).first.click()

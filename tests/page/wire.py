@@ -4,6 +4,7 @@ are followed and cancelled over HTTP."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from quart import Response, request, websocket
 from tests.page.response import Event, ScriptedResponse
 
 __all__ = ["Talk", "World", "cancel", "follow", "looks"]
+
+MINUTE = 120
+"""Events: two a second."""
 
 
 class World:
@@ -113,12 +117,16 @@ def cancel(world: World, response_id: str) -> tuple[dict[str, Any], int]:
 
 
 async def looks() -> Response:
-    """As ``/v1/server/events``, of a server that works steadily: three answers to a batch."""
+    """As ``/v1/server/events``, of a server whose last minute is told at once: its batches grew and
+    shrank, and in the end had three answers each, at 60 tokens a second. Nothing changes then."""
 
     async def events() -> AsyncIterator[Event]:
-        for number in range(10_000):
+        rows = 0
+        for number in range(MINUTE + 1):
+            batch = 3 if number > MINUTE - 3 else round(4.5 + 3.5 * math.sin(number / 9))
+            rows += 10 * batch
             yield {
-                "time": trio.current_time(),
+                "time": number / 2,
                 "ready": True,
                 "sessions": 3,
                 "max_sessions": 16,
@@ -128,14 +136,14 @@ async def looks() -> Response:
                 "page_size": 16,
                 "context_length": 8192,
                 "steps": 10 * number,
-                "rows": 30 * number,
+                "rows": rows,
                 "prefill_tokens": 0,
                 "cached_tokens": 77,
-                "sampled_tokens": 30 * number,
+                "sampled_tokens": rows,
                 "preemptions": 0,
                 "failed_steps": 0,
             }
-            await trio.sleep(0.1)
+        await trio.sleep_forever()
 
     return _stream(events())
 

@@ -1,1 +1,1 @@
-"""What the doors are, for machines and people: OpenAPI, AsyncAPI and the page that shows both."""
+"""What the doors are, for machines and people: OpenAPI and AsyncAPI, which the page shows too."""

@@ -25,7 +25,7 @@ SERVER_EVENTS: dict[str, tuple[str, dict[str, Schema]]] = {
     "response.queued": ("it waits for its turn", {"response": _RESPONSE}),
     "response.in_progress": ("it is being worked on", {"response": _RESPONSE}),
     "response.ds4trio.prefill": (
-        "how far the prompt is, for requests with return_progress",
+        "how far the prompt is, for requests with `return_progress`",
         {"processed": COUNT, "cached": COUNT, "total": COUNT},
     ),
     "response.output_item.added": ("an item begins", {"output_index": COUNT, "item": {}}),
@@ -90,7 +90,7 @@ def asyncapi_document() -> dict[str, Any]:
             "description": (
                 "OpenAI's Responses API in WebSocket mode. Every message is one JSON text frame. "
                 "A key is sent as a bearer token, or as the subprotocol "
-                "openai-insecure-api-key.KEY beside realtime."
+                "`openai-insecure-api-key.KEY` beside `realtime`."
             ),
         },
         "defaultContentType": "application/json",

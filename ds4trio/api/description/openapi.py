@@ -31,8 +31,9 @@ _COMPONENTS = {
 
 _DESCRIPTION = (
     "One language model, served to many people at once. A field that this document does not name "
-    "is refused; docs/api.md of the project says of each one whether it is honoured, has no "
-    "effect, or is refused. null is the same as leaving a field out."
+    "is refused. Of a request, fields that are honoured come first, then those that are accepted "
+    "without effect, then those that are refused; [the reference](docs#reference) says more. "
+    "`null` is the same as leaving a field out."
 )
 
 

@@ -273,7 +273,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/v1/server/events",
         MODELS,
-        "how busy the server is, as it goes on",
+        "How busy the server is, as it goes on",
         {EVENTS: AN_EVENT},
     ),
     Operation(
@@ -315,7 +315,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/docs",
         PAGE,
-        "Both of these to read",
+        "The reference, and both of these, to read",
         answers={"text/html": TEXT},
         key=False,
         model=False,
@@ -325,7 +325,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET",
-        "/<name>",
+        "/<file:name>",
         PAGE,
         "Its files",
         answers={"*/*": {}},

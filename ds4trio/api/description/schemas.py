@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from ds4trio.api.description.fields import with_descriptions
+
 __all__ = ["COUNT", "TEXT", "Schema", "a_list", "an_object", "wire_schemas"]
 
 Schema = Mapping[str, Any]
@@ -32,7 +34,8 @@ def a_list(items: Schema) -> Schema:
 
 
 def wire_schemas(kinds: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A reference for each of the wire types, and the components that these name.
+    """A reference for each of the wire types, and the components that these name, with what is
+    documented of their fields.
 
     Args:
         kinds: msgspec structs, or unions of them.
@@ -43,4 +46,5 @@ def wire_schemas(kinds: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[str, 
     for schema in components.values():
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].replace("``", "`").split())
-    return list(references), components
+    described = {name: with_descriptions(name, schema) for name, schema in components.items()}
+    return list(references), described

@@ -80,10 +80,10 @@ class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatRequest(DrawingFields, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/chat/completions``. The second group goes beyond OpenAI's fields.
+    """The body of ``POST /v1/chat/completions``: OpenAI's fields and some beyond them.
 
-    The third group is accepted and has no effect on the answer: it concerns accounting, storage or
-    routing at OpenAI. The last group is refused unless it asks for what happens anyway.
+    Those that concern accounting, storage or routing at OpenAI are accepted without effect on the
+    answer. Those that ask for what this server does not do are refused.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]

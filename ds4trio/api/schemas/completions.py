@@ -12,10 +12,7 @@ __all__ = ["CompletionRequest"]
 
 
 class CompletionRequest(DrawingFields, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/completions``. The last group is refused unless it asks for what happens anyway.
-
-    ``prompt`` is a text, token ids, or a list of either.
-    """
+    """The body of ``POST /v1/completions``: OpenAI's fields and some beyond them."""
 
     prompt: str | list[str | int | list[int]]
     max_tokens: Annotated[int, Meta(ge=0)] | None = None

@@ -25,9 +25,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DrawingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How an answer is drawn, formed and sent. The second group goes beyond OpenAI's fields; the
-    third is accepted and has no effect on the answer.
-    """
+    """How an answer is drawn, formed and sent."""
 
     model: str | None = None
     stream: bool | None = None

@@ -57,7 +57,7 @@ class ThinkingBlock(msgspec.Struct, forbid_unknown_fields=True, tag="thinking"):
 
 
 class RedactedThinkingBlock(msgspec.Struct, forbid_unknown_fields=True, tag="redacted_thinking"):
-    """The same, for Anthropic's servers only."""
+    """What an earlier answer had thought, in a form that only Anthropic can read."""
 
     data: str
 
@@ -210,10 +210,7 @@ class ContextManagement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``POST /v1/messages/count_tokens``: what of a request makes its prompt.
-
-    The second group is accepted and has no effect; the third is refused unless empty.
-    """
+    """The body of ``POST /v1/messages/count_tokens``: what of a request makes its prompt."""
 
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=10_000)]
     model: str
@@ -234,10 +231,7 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 class MessageRequest(CountTokensRequest, forbid_unknown_fields=True, kw_only=True):
-    """``POST /v1/messages``. The second group goes beyond Anthropic's fields.
-
-    The third group is accepted and has no effect; the last is refused unless empty.
-    """
+    """The body of ``POST /v1/messages``: Anthropic's fields and some beyond them."""
 
     max_tokens: Annotated[int, Meta(ge=0)]
     stop_sequences: Annotated[list[StopText], Meta(max_length=16)] | None = None

@@ -127,8 +127,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 class ResponseCreate(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.create"
 ):
-    """``response.create``, or the body of ``POST /v1/responses``: the fields in groups, as in
-    ``ChatRequest``."""
+    """Ask for a response; also the body of ``POST /v1/responses``. OpenAI's fields and some beyond
+    them."""
 
     input: str | Items = ""
     model: str | None = None
@@ -189,7 +189,7 @@ class ResponseCreate(
 
 
 class InputTokens(msgspec.Struct, forbid_unknown_fields=True):
-    """``POST /v1/responses/input_tokens``: as in ``ResponseCreate``."""
+    """The body of ``POST /v1/responses/input_tokens``: what of a request makes its prompt."""
 
     input: str | Items | None = None
     model: str | None = None
@@ -209,8 +209,7 @@ class InputTokens(msgspec.Struct, forbid_unknown_fields=True):
 class ResponseCancel(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.cancel"
 ):
-    """``response.cancel``: end a response with what there is of it: the one of this id, or the
-    first one of a lane."""
+    """End a response with what there is of it: the one of this id, or the first one of a lane."""
 
     response_id: str | None = None
     stream_id: str | None = None
@@ -227,11 +226,10 @@ class SteerMessage(msgspec.Struct, forbid_unknown_fields=True):
 class ResponseSteer(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="response.steer"
 ):
-    """``response.steer``: user input for a response that runs. The input is a text or a list of
-    ``SteerMessage``; it is read later, since what is wrong with it has an event of its own."""
+    """User input for a response that runs: a text or a list of messages of the user."""
 
     previous_response_id: str
-    input: msgspec.Raw
+    input: msgspec.Raw  # read later, since what is wrong with it has an event of its own
 
 
 ClientEvent = ResponseCreate | ResponseCancel | ResponseSteer

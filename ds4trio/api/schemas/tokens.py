@@ -16,8 +16,8 @@ Conversation = Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``POST /tokenize``, for clients of llama.cpp's server (``content``) and of vLLM (``prompt``,
-    ``messages``). Exactly one of these three is there."""
+    """The body of ``POST /tokenize``, for clients of llama.cpp's server (``content``) and of vLLM
+    (``prompt``, ``messages``). Exactly one of these three is there."""
 
     content: str | None = None
     prompt: str | None = None
@@ -38,14 +38,14 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``POST /detokenize``, of both kinds of clients."""
+    """The body of ``POST /detokenize``, of both kinds of clients."""
 
     tokens: list[int]
     model: str | None = None
 
 
 class ApplyTemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``POST /apply-template``: the conversation of a chat completion."""
+    """The body of ``POST /apply-template``: the conversation of a chat completion."""
 
     messages: Conversation
     model: str | None = None

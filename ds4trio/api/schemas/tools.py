@@ -53,7 +53,7 @@ class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NamedTool(msgspec.Struct, forbid_unknown_fields=True):
-    """The same inside of ``allowed_tools``."""
+    """One of the request's functions, inside of ``allowed_tools``."""
 
     type: str
     function: NamedFunction | None = None

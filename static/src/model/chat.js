@@ -58,6 +58,7 @@
  * @property {number|null} maxTokens
  * @property {number|null} seed
  * @property {"none"|"low"|"medium"|"high"|null} effort of reasoning
+ * @property {string} more an object in JSON: other fields of the request; empty for none
  */
 
 /**
@@ -70,6 +71,7 @@
  * @property {number} updatedAt
  * @property {string|null} leaf id of the last message that is shown
  * @property {string} draft what is being written
+ * @property {number} [files] how many wait to go along with it
  * @property {Settings} settings
  */
 
@@ -104,6 +106,7 @@ export function defaultSettings() {
     maxTokens: null,
     seed: null,
     effort: null,
+    more: "",
   };
 }
 
@@ -124,6 +127,11 @@ export function newChat(now, settings = defaultSettings()) {
     draft: "",
     settings: { ...settings },
   };
+}
+
+/** @param {Chat} chat in which nothing was written yet */
+export function isUnused({ leaf, draft, files }) {
+  return leaf === null && draft === "" && !files;
 }
 
 /**

@@ -17,35 +17,41 @@ const EFFORTS = ["none", "low", "medium", "high"];
 /** @type {readonly Status[]} */
 const ENDS = ["done", "cut", "stopped", "failed"];
 
-/**
- * @param {Chat[]} chats
- * @param {Message[]} messages
- * @returns {string} JSON
- */
-export function exported(chats, messages) {
-  return JSON.stringify({ kind: KIND, version: VERSION, chats, messages }, null, 1);
-}
+/** Bytes of a file of chats. */
+const MOST_IMPORTED = 256_000_000;
 
 /**
- * @param {string} name
- * @param {string} json
+ * Has the browser keep them as a file.
+ * @param {Chat[]} chats
+ * @param {Message[]} messages
  */
-export function download(name, json) {
+export function save(chats, messages) {
+  const json = JSON.stringify({ kind: KIND, version: VERSION, chats, messages }, null, 1);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([json], { type: "application/json" }));
-  link.download = name;
+  link.download = `ds4trio-chats-${new Date().toISOString().slice(0, 10)}.json`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 /**
- * Reads what `exported` wrote. Everything gets new names, so that nothing here is overwritten and
- * a file may be read twice.
+ * Reads what `save` wrote. Everything gets new names, so that nothing here is overwritten and a file
+ * may be read twice.
+ * @param {File} file
+ * @returns {Promise<{chats: Chat[], messages: Message[]}>}
+ * @throws {Error} with words for the reader
+ */
+export async function importedFrom(file) {
+  if (file.size > MOST_IMPORTED) throw new Error("This file is too large.");
+  return imported(await file.text());
+}
+
+/**
  * @param {string} text
  * @returns {{chats: Chat[], messages: Message[]}}
  * @throws {Error} with words for the reader
  */
-export function imported(text) {
+function imported(text) {
   const data = parsed(text);
   if (data?.kind !== KIND || !Array.isArray(data.chats) || !Array.isArray(data.messages)) {
     throw new Error("This file has no chats of this page.");
@@ -93,6 +99,7 @@ function chatFrom(data, names) {
     ...chat,
     id: names.get(String(data.id)) ?? newId(),
     leaf: names.get(String(data.leaf)) ?? null,
+    files: 0, // they stay with the draft, in the browser
     settings: settingsFrom(data.settings),
   };
 }
@@ -100,7 +107,7 @@ function chatFrom(data, names) {
 /** @param {any} data */
 function settingsFrom(data) {
   const settings = like(defaultSettings(), data ?? {});
-  const { system, effort, ...numbers } = settings;
+  const { system, effort, more, ...numbers } = settings;
   for (const [name, value] of Object.entries(numbers)) {
     if (value !== null && !Number.isFinite(value)) Object.assign(settings, { [name]: null });
   }

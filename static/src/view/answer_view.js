@@ -50,6 +50,7 @@ export class AnswerView extends MessageView {
     this.element.dataset.status = status;
     this.element.toggleAttribute("data-last", last);
     this.parts.text.setAttribute("aria-busy", `${alive}`);
+    if (near) this.showIcons();
     if (near) this.#show(alive);
     else if (!this.#shown) this.set("text", message.text); // has about its size, and can be found
     this.#updateCalls();

@@ -3,6 +3,10 @@
  * through all of them, and what can be done with one.
  */
 
+import { iconButton } from "./icon.js";
+import { isUnused, titleFrom } from "../model/chat.js";
+import { sure } from "./sure.js";
+
 /**
  * @typedef {import("../chats.js").Chats} Chats
  * @typedef {import("../model/chat.js").Chat} Chat
@@ -33,6 +37,10 @@ export class ChatList {
       clearTimeout(this.#timer);
       this.#timer = window.setTimeout(() => void this.#search(), SEARCH_AFTER_MS);
     });
+    // There Escape empties the field, which the browser does; it does not stop an answer.
+    elements.search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") event.stopPropagation();
+    });
   }
 
   /** @param {string} currentId */
@@ -41,7 +49,8 @@ export class ChatList {
     if (this.#renaming) return; // the field must not go away under the reader's hands
     const { list, empty } = this.#elements;
     const shown = this.#chats.list.filter(
-      ({ id, leaf }) => (leaf !== null || id === currentId) && (this.#found?.has(id) ?? true),
+      (chat) =>
+        (!isUnused(chat) || chat.id === currentId) && (this.#found?.has(chat.id) ?? true),
     );
     const focused = document.activeElement;
     const focusedId = list.contains(focused)
@@ -57,6 +66,12 @@ export class ChatList {
     empty.textContent = this.#found ? "Nothing found" : "";
   }
 
+  /** Lists all chats again, whatever was searched for. */
+  showAll() {
+    this.#elements.search.value = "";
+    void this.#search();
+  }
+
   async #search() {
     const query = this.#elements.search.value.trim();
     this.#found = query ? await this.#chats.search(query) : null;
@@ -70,19 +85,26 @@ export class ChatList {
     item.toggleAttribute("data-pinned", chat.pinned);
     const busy = this.#chats.runsIn(chat.id).length > 0;
     item.toggleAttribute("data-busy", busy);
-    const open = button("open", chat.title, () => this.#on.open(chat.id));
+    const title = titleOf(chat);
+    const open = document.createElement("button");
+    open.type = "button";
+    open.dataset.action = "open";
+    open.textContent = title;
+    open.addEventListener("click", () => this.#on.open(chat.id));
     open.dir = "auto";
-    open.title = chat.title;
+    open.title = title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
     if (busy) open.setAttribute("aria-description", "an answer is being written");
     const actions = document.createElement("span");
     actions.className = "chat-actions";
+    const remove = button("delete", "i-bin", "Delete");
+    sure(remove, () => this.#chats.remove(chat.id));
     actions.append(
-      button("pin", chat.pinned ? "Unpin" : "Pin", () =>
+      button("pin", "i-pin", chat.pinned ? "Unpin" : "Pin", () =>
         this.#chats.change(chat.id, { pinned: !chat.pinned }),
       ),
-      button("rename", "Rename", () => this.#rename(chat, item)),
-      button("delete", "Delete", (clicked) => this.#remove(chat, clicked)),
+      button("rename", "i-edit", "Rename", () => this.#rename(chat, item)),
+      remove,
     );
     item.append(open, actions);
     return item;
@@ -114,33 +136,22 @@ export class ChatList {
     item.replaceChildren(field);
     field.select();
   }
+}
 
-  /**
-   * Asks once more on the button itself.
-   * @param {Chat} chat
-   * @param {HTMLButtonElement} clicked
-   */
-  #remove(chat, clicked) {
-    if (clicked.dataset.sure === undefined) {
-      clicked.dataset.sure = "";
-      clicked.textContent = "Really?";
-      clicked.addEventListener("blur", () => this.show(this.#currentId), { once: true });
-      return;
-    }
-    this.#chats.remove(chat.id);
-  }
+/** @param {Chat} chat by what is being written, where that is all it has */
+function titleOf({ title, named, leaf, draft }) {
+  return leaf === null && !named && draft ? titleFrom(draft) : title;
 }
 
 /**
  * @param {string} action
- * @param {string} text
- * @param {(button: HTMLButtonElement) => void} on
+ * @param {string} name of its picture
+ * @param {string} label
+ * @param {() => void} [on]
  */
-function button(action, text, on) {
-  const made = document.createElement("button");
-  made.type = "button";
+function button(action, name, label, on) {
+  const made = iconButton(name, label);
   made.dataset.action = action;
-  made.textContent = text;
-  made.addEventListener("click", () => on(made));
+  if (on) made.addEventListener("click", on);
   return made;
 }

@@ -3,10 +3,14 @@
  * go along; the one button sends or stops.
  */
 
+import { iconButton } from "./icon.js";
+
 /** @typedef {import("../model/chat.js").Attachment} Attachment */
 
 const SAVE_AFTER_MS = 300;
 const MOST_CHARACTERS = 1_000_000;
+/** Longer texts are pasted as a file: with more, browsers lay the field out for seconds. */
+const MOST_PASTED = 20_000;
 
 /**
  * @typedef {object} On
@@ -41,13 +45,17 @@ export class Composer {
    * @param {On} on
    */
   constructor(elements, on) {
-    const { form, field, attach, picker } = elements;
+    const { form, field, button, attach, picker } = elements;
     this.#elements = elements;
     this.#on = on;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.#busy && this.#empty) on.stop();
+      if (this.#busy) on.stop();
       else this.#send();
+    });
+    button.addEventListener("click", (event) => {
+      // The other half of a double click on Send is not meant for Stop.
+      if (event.detail > 1) event.preventDefault();
     });
     field.addEventListener("keydown", (event) => {
       // While an input method composes a word, Enter belongs to it.
@@ -61,7 +69,12 @@ export class Composer {
       clearTimeout(this.#saveTimer);
       this.#saveTimer = window.setTimeout(() => this.save(), SAVE_AFTER_MS);
     });
-    field.addEventListener("paste", (event) => this.#take(event.clipboardData, event));
+    field.addEventListener("paste", (event) => {
+      const text = event.clipboardData?.getData("text/plain") ?? "";
+      if (text.length <= MOST_PASTED) return this.#take(event.clipboardData, event);
+      event.preventDefault();
+      void this.attach([new File([text], "Pasted text.txt")]);
+    });
     form.addEventListener("dragover", (event) => event.preventDefault());
     form.addEventListener("drop", (event) => this.#take(event.dataTransfer, event));
     attach.addEventListener("click", () => picker.click());
@@ -191,11 +204,7 @@ export class Composer {
     files.replaceChildren(
       ...attached.map((file) => {
         const item = document.createElement("li");
-        const button = document.createElement("button");
-        button.type = "button";
-        button.className = "plain";
-        button.textContent = "×";
-        button.setAttribute("aria-label", `Leave ${file.name} out`);
+        const button = iconButton("i-close", `Leave ${file.name} out`);
         button.addEventListener("click", () => {
           const rest = this.#files(this.#chatId).filter((other) => other !== file);
           this.#keep(this.#chatId, rest);

@@ -3,6 +3,9 @@
  * versions of it, the way from one to the other. What a question and an answer have in common.
  */
 
+import { icon, iconButton, showDone } from "./icon.js";
+import { sure } from "./sure.js";
+
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../wire/run.js").Run} Run
@@ -11,7 +14,8 @@
 
 /**
  * @typedef {object} Actions
- * @property {(action: Action, message: Message) => void} act
+ * @property {(action: Action, message: Message) => Promise<boolean>|void} act where it takes a
+ *   while, whether it was done
  * @property {(message: Message, text: string) => void} ask an edited question
  * @property {(message: Message) => void} switchTo a version
  */
@@ -52,13 +56,23 @@ export class MessageView {
       if (part) this.parts[part] = element;
       if (!action) continue;
       this.buttons[action] = element;
-      element.addEventListener("click", () => this.onAction(action));
+      if (action === "remove") sure(element, () => this.onAction(action));
+      else element.addEventListener("click", () => this.onAction(action));
     }
   }
 
   /** @param {string} action */
   onAction(action) {
-    this.#actions.act(/** @type {Action} */ (action), this.message);
+    const doing = this.#actions.act(/** @type {Action} */ (action), this.message);
+    void doing?.then((done) => done && showDone(this.buttons[action]));
+  }
+
+  /** Draws the buttons. A long chat has thousands, and few of them ever come into view. */
+  showIcons() {
+    for (const button of Object.values(this.buttons)) {
+      const { icon: name } = button.dataset;
+      if (name && !button.firstChild) button.append(icon(name));
+    }
   }
 
   /** @param {Message[]} versions */
@@ -69,9 +83,9 @@ export class MessageView {
     this.#versions = shown;
     this.parts.versions.hidden = versions.length < 2;
     this.parts.versions.replaceChildren(
-      this.#step("‹", "Version before", versions[at - 1]),
+      this.#step("i-before", "Version before", versions[at - 1]),
       ` ${at + 1} of ${versions.length} `,
-      this.#step("›", "Version after", versions[at + 1]),
+      this.#step("i-after", "Version after", versions[at + 1]),
     );
   }
 
@@ -85,16 +99,12 @@ export class MessageView {
   }
 
   /**
-   * @param {string} sign
+   * @param {string} name of its picture
    * @param {string} label
    * @param {Message|undefined} version
    */
-  #step(sign, label, version) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "plain";
-    button.textContent = sign;
-    button.setAttribute("aria-label", label);
+  #step(name, label, version) {
+    const button = iconButton(name, label);
     button.disabled = version === undefined;
     if (version) button.addEventListener("click", () => this.#actions.switchTo(version));
     return button;

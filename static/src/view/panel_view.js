@@ -104,7 +104,7 @@ export class PanelView {
     this.#set("pages", `${used} of ${look.total_pages}`);
     this.#set("cached", `${look.cached_tokens} tokens`);
     const most = Math.max(4, ...this.#points.map(({ batch }) => Math.ceil(batch)));
-    this.#most.textContent = `The last minute; the height is ${most} to a batch`;
+    this.#most.textContent = `Last minute, up to ${most} to a batch`;
     this.#bars.replaceChildren(
       ...this.#points.map(({ at, batch }) => {
         const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -112,7 +112,7 @@ export class PanelView {
         const x = WIDTH - ((look.time - at) / SECONDS) * WIDTH - 2;
         bar.setAttribute("x", x.toFixed(1));
         bar.setAttribute("y", (HEIGHT - height).toFixed(1));
-        bar.setAttribute("width", "1.6");
+        bar.setAttribute("width", "2");
         bar.setAttribute("height", height.toFixed(1));
         return bar;
       }),

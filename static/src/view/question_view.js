@@ -11,7 +11,9 @@ import { MessageView } from "./message_view.js";
  */
 
 export class QuestionView extends MessageView {
-  #field;
+  /** @type {HTMLFormElement|null} */
+  #form = null;
+  #ask;
 
   /**
    * @param {Message} message
@@ -19,6 +21,7 @@ export class QuestionView extends MessageView {
    */
   constructor(message, actions) {
     super("question-template", message, actions);
+    this.#ask = actions.ask;
     this.set("text", message.text);
     this.parts.text.hidden = message.text === "";
     this.parts.files.hidden = message.attachments.length === 0;
@@ -29,22 +32,6 @@ export class QuestionView extends MessageView {
       this.parts.files.append(item);
     }
     this.buttons.copy.hidden = !navigator.clipboard; // only secure contexts have one
-    const form = /** @type {HTMLFormElement} */ (this.parts.editing);
-    this.#field = /** @type {HTMLTextAreaElement} */ (form.querySelector("textarea"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#edit(false);
-      actions.ask(this.message, this.#field.value.trim());
-    });
-    form.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") {
-        event.stopPropagation();
-        this.#edit(false);
-      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        if (this.#field.value.trim()) form.requestSubmit();
-      }
-    });
   }
 
   /**
@@ -52,23 +39,63 @@ export class QuestionView extends MessageView {
    * @override
    */
   onAction(action) {
-    if (action === "edit") this.#edit(true);
-    else if (action === "leave") this.#edit(false);
+    if (action === "edit") this.#edit();
     else super.onAction(action);
   }
 
   /** @param {Context} context */
-  update({ versions }) {
+  update({ versions, near }) {
+    if (near) this.showIcons();
     this.showVersions(versions);
   }
 
+  #edit() {
+    const form = this.#form ?? this.#makeForm();
+    this.#form = form;
+    this.#showForm(true);
+    const field = /** @type {HTMLTextAreaElement} */ (form.elements[0]);
+    field.value = this.message.text;
+    field.focus();
+  }
+
+  #leave() {
+    this.#form?.remove();
+    this.#form = null;
+    this.#showForm(false);
+    this.buttons.edit.focus();
+  }
+
   /** @param {boolean} open */
-  #edit(open) {
+  #showForm(open) {
     this.element.toggleAttribute("data-editing", open);
-    this.parts.editing.hidden = !open;
     this.parts.text.hidden = open || this.message.text === "";
-    if (!open) return this.buttons.edit.focus();
-    this.#field.value = this.message.text;
-    this.#field.focus();
+  }
+
+  /** Only while it is used: with one in each question the browser's search for fields to fill takes
+   * seconds in a long chat. */
+  #makeForm() {
+    const template = /** @type {HTMLTemplateElement} */ (document.getElementById("editing-template"));
+    const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
+    const form = /** @type {HTMLFormElement} */ (copy.firstElementChild);
+    const field = /** @type {HTMLTextAreaElement} */ (form.elements[0]);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = field.value.trim();
+      if (text === "" && this.message.attachments.length === 0) return;
+      this.#leave();
+      this.#ask(this.message, text);
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        this.#leave();
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        form.requestSubmit();
+      }
+    });
+    form.querySelector("[data-action=leave]")?.addEventListener("click", () => this.#leave());
+    this.parts.text.after(form);
+    return form;
   }
 }

@@ -34,6 +34,11 @@ const FIELDS = [
     hint: "How much the model thinks before it answers, if it can.",
     choices: ["none", "low", "medium", "high"],
   },
+  {
+    name: "more",
+    label: "Other fields",
+    hint: "More of the request, as a JSON object: for instance tools, or a format of text.",
+  },
 ];
 
 export class SettingsView {
@@ -83,12 +88,37 @@ export class SettingsView {
     input.id = id;
     input.setAttribute("aria-describedby", words.id);
     input.addEventListener("change", () => {
-      const value = name === "system" ? input.value : valueOf(input, range);
+      if (name === "more") judgeJson(input);
+      const value = range || choices ? valueOf(input, range) : textOf(input);
       if (value !== undefined) this.#onChange({ [name]: value });
     });
     this.#fields.set(name, input);
     row.append(title, input, words);
     return row;
+  }
+}
+
+/** @param {HTMLInputElement|HTMLTextAreaElement|HTMLSelectElement} input of a JSON object */
+function judgeJson(input) {
+  const isOne = input.value.trim() === "" || isObject(input.value);
+  input.setCustomValidity(isOne ? "" : "This is not an object in JSON.");
+}
+
+/**
+ * @param {HTMLInputElement|HTMLTextAreaElement|HTMLSelectElement} input
+ * @returns {string|undefined} undefined where it is wrong
+ */
+function textOf(input) {
+  return input.reportValidity() ? input.value : undefined;
+}
+
+/** @param {string} json */
+function isObject(json) {
+  try {
+    const found = JSON.parse(json);
+    return typeof found === "object" && found !== null && !Array.isArray(found);
+  } catch {
+    return false;
   }
 }
 

@@ -19,6 +19,9 @@ const FAULTS = {
   server_stopping: "The server is shutting down.",
 };
 
+/** Read out a finished answer whole up to this length; beyond it, only say that it is there. */
+const SPOKEN_CHARACTERS = 500;
+
 /**
  * @param {Message} message alive
  * @param {Run|null} run
@@ -67,7 +70,7 @@ export function statsWords(stats) {
   if (stats.tokensPerSecond !== null) parts.push(`${figure(stats.tokensPerSecond)} tokens/s`);
   if (stats.outputTokens) parts.push(counted(stats.outputTokens, "token"));
   if (stats.firstTokenSeconds !== null) {
-    parts.push(`first after ${stats.firstTokenSeconds.toFixed(2)} s`);
+    parts.push(`first in ${stats.firstTokenSeconds.toFixed(2)} s`);
   }
   if (stats.batchSize) {
     const mean = figure(stats.batchSize);
@@ -75,9 +78,17 @@ export function statsWords(stats) {
   }
   if (stats.cachedTokens && stats.promptTokens) {
     const [cached, all] = [stats.cachedTokens, stats.promptTokens].map(whole);
-    parts.push(`${cached} of ${all} from the cache`);
+    parts.push(`${cached} of ${all} cached`);
   }
   return parts.join(" · ");
+}
+
+/** @param {Message} answer that has ended; for screen readers */
+export function spokenWords(answer) {
+  const fault = faultWords(answer);
+  if (fault) return fault.headline;
+  const short = answer.text.length <= SPOKEN_CHARACTERS;
+  return `${short ? answer.text : "The answer is finished."} ${endWords(answer)}`;
 }
 
 /** @param {Stats} stats */
@@ -156,6 +167,5 @@ export function phaseWords(phase) {
  * @param {number} room tokens
  */
 export function contextWords(used, room) {
-  const share = Math.round((100 * used) / room);
-  return `${used.toLocaleString("en")} of ${room.toLocaleString("en")} tokens of context (${share} %)`;
+  return `${whole(used)} of ${whole(room)} tokens of context`;
 }

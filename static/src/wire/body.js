@@ -23,6 +23,7 @@ export function bodyOf(chat, path, whole) {
   const continues = path.at(-1)?.role === "assistant";
   const items = path.slice(continues ? 0 : chained + 1).filter((message) => !isUnanswered(message));
   return {
+    ...fieldsIn(settings.more),
     store: true,
     background: true, // it is written on when the socket is lost
     return_progress: true,
@@ -38,6 +39,19 @@ export function bodyOf(chat, path, whole) {
     ...(continues && { continue_final_message: true }),
     input: items.flatMap(itemsOf),
   };
+}
+
+/**
+ * @param {string} [json] of chats that are older than this setting there is none
+ * @returns {object} nothing where it is no object
+ */
+export function fieldsIn(json) {
+  try {
+    const found = JSON.parse(json || "{}");
+    return typeof found === "object" && !Array.isArray(found) ? { ...found } : {};
+  } catch {
+    return {};
+  }
 }
 
 /** @param {Message} message an answer that the server has as it is here */
@@ -56,8 +70,16 @@ function isUnanswered(message) {
  * @returns {object[]}
  */
 function itemsOf(message) {
-  const { role } = message;
-  return [{ type: "message", role, content: role === "user" ? asked(message) : message.text }];
+  const { id, role, text, calls, status } = message;
+  if (role === "user") return [{ type: "message", role, content: asked(message) }];
+  const called = calls.map(({ name, arguments: given }, number) => ({
+    type: "function_call",
+    call_id: `call_${id}_${number}`,
+    name,
+    arguments: given,
+    status: status === "done" || number < calls.length - 1 ? "completed" : "incomplete",
+  }));
+  return text || !calls.length ? [{ type: "message", role, content: text }, ...called] : called;
 }
 
 /**

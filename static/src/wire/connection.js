@@ -177,7 +177,7 @@ export class Connection {
       const lane = /** @type {string} */ (free.shift());
       this.#running.set(lane, pending);
       this.#socket.send(
-        JSON.stringify({ type: "response.create", stream_id: lane, ...pending.request.build() }),
+        JSON.stringify({ ...pending.request.build(), type: "response.create", stream_id: lane }),
       );
     }
   }

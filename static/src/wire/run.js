@@ -178,7 +178,12 @@ export class Run {
       this.message.fault = { code: "payload_too_large", message: "" };
       return this.#end("failed");
     }
-    if (this.stopping) return this.#end("stopped");
+    if (this.stopping) {
+      // Only asking ends it: the server goes on with an answer whose socket is gone.
+      const { responseId } = this.message;
+      if (responseId) cancel(responseId, this.#connection.key).catch(() => {});
+      return this.#end("stopped");
+    }
     void this.#follow();
   }
 

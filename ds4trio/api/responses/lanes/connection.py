@@ -132,7 +132,10 @@ class Connection:
             if run is not None and event.stream_id not in (None, run.wanted.stream_id):
                 run = None
         if run is None:
-            raise InvalidRequest("this response is not running", code="response_cancel_not_active")
+            what = "this response is not running"
+            if event.response_id is None:
+                what = "no response_id is named, and nothing runs in this lane"
+            raise InvalidRequest(what, code="response_cancel_not_active")
         run.stop("cancelled")
 
     # -- the end

@@ -1,0 +1,25 @@
+/** Asks once more, on the button itself, before something is gone for good. */
+
+/**
+ * @param {HTMLElement} button with a text, or a picture and a label
+ * @param {() => void} act
+ */
+export function sure(button, act) {
+  /** @type {{label: string|null, content: ChildNode[]}|null} */
+  let before = null;
+  button.addEventListener("blur", () => {
+    if (before === null) return;
+    delete button.dataset.sure;
+    if (before.label !== null) button.setAttribute("aria-label", before.label);
+    button.replaceChildren(...before.content);
+    before = null;
+  });
+  button.addEventListener("click", (event) => {
+    if (event.detail > 1) return; // the other half of a double click says nothing new
+    if (before !== null) return act();
+    before = { label: button.getAttribute("aria-label"), content: [...button.childNodes] };
+    button.dataset.sure = "";
+    button.removeAttribute("aria-label"); // the question is its name now
+    button.textContent = "Really?";
+  });
+}

@@ -1,0 +1,72 @@
+"""What lies over a narrow page, and what the page says about itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.visit import Visit
+
+pytestmark = pytest.mark.browser
+
+STATIC = Path(__file__).parents[2] / "static"
+PHONE: Any = {"width": 390, "height": 844}
+
+
+def test_on_a_phone_the_list_lies_over_the_chat_and_closes(reader: Visit) -> None:
+    reader.ready()
+    page = reader.page
+    page.set_viewport_size(PHONE)
+    opener = page.get_by_role("button", name="Chats", exact=True)
+    search = page.get_by_label("Search all chats")
+    for leave in ("Escape", "outside", "Close the list"):
+        opener.click()
+        expect(search).to_be_visible()
+        if leave == "Escape":
+            page.keyboard.press("Escape")
+            expect(opener).to_be_focused()
+        elif leave == "outside":
+            page.mouse.click(380, 400)
+        else:
+            page.get_by_role("button", name=leave).click()
+        expect(search).to_be_hidden()
+
+
+def test_on_a_phone_a_new_chat_is_one_touch_away(reader: Visit) -> None:
+    reader.page.set_viewport_size(PHONE)
+    reader.ask_and_wait("alpha")
+    reader.new_chat()
+    expect(reader.draft).to_be_focused()
+
+
+def test_nothing_moves_where_the_pointer_is(reader: Visit) -> None:
+    for question in ("alpha", "beta"):
+        reader.ask_and_wait(question)
+        reader.new_chat()
+    place = "element => element.getBoundingClientRect().top"
+    before = reader.chats.last.evaluate(place)
+    reader.chats.first.hover()
+    expect(reader.chats.first.get_by_role("button", name="Rename")).to_be_visible()
+    assert reader.chats.last.evaluate(place) == before
+
+
+def test_what_was_copied_is_seen_on_its_button(reader: Visit) -> None:
+    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    reader.ask_and_wait("alpha")
+    reader.button("Copy").click()
+    expect(reader.button("Copy").locator("use")).to_have_attribute("href", "#i-done")
+    assert reader.page.evaluate("navigator.clipboard.readText()") == "You said: alpha"
+    expect(reader.button("Copy").locator("use")).to_have_attribute("href", "#i-copy")
+
+
+def test_the_licences_of_the_libraries_are_one_click_away(reader: Visit) -> None:
+    reader.ready()
+    with reader.context.expect_page() as opened:
+        reader.page.get_by_role("link", name="Licences").click()
+    text = opened.value.locator("body").inner_text()
+    for name in json.loads((STATIC / "package.json").read_text())["dependencies"]:
+        assert f"\n{name} " in text
