@@ -197,7 +197,7 @@ async def _load_and_run(service: Service, load: Load) -> None:
         if service.settings.adapters:
             _log.info("with adapters: %s", ", ".join(name for name, _ in service.settings.adapters))
         service.serve(generator, name)
-        await generator.coalescer.run()
+        await generator.run()
     except (ModelUnavailable, EngineDied) as error:
         _log.error("%s", error)
         service.fail(f"the model could not be loaded: {error}")

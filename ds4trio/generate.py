@@ -22,12 +22,9 @@ from ds4trio.chat.dialect import Dialect
 from ds4trio.chat.output import OutputParser, PlainOutput
 from ds4trio.chat.template import ChatTemplate
 from ds4trio.chat.tokenizer import Tokenizer
+from ds4trio.checking import GrammarChecks
 from ds4trio.engine.step import SamplingParams
-from ds4trio.errors import (
-    InternalError,
-    InvalidRequest,
-    WireError,
-)
+from ds4trio.errors import InternalError, InvalidRequest, WireError
 from ds4trio.events import (
     Finished,
     FinishReason,
@@ -102,7 +99,7 @@ class Generator:
     """Text in, events out: joins template, tokenizer and coalescer.
 
     Args:
-        coalescer: runs elsewhere.
+        coalescer: ``run`` runs it.
         stop_tokens: ids that end an answer.
         bos_token, add_bos: the model's BOS token, and whether a prompt must begin with it.
         default_max_tokens: for requests that name no limit.
@@ -128,11 +125,12 @@ class Generator:
         self._stop_tokens = stop_tokens
         self._default_max_tokens = default_max_tokens
         self.dialect = dialect or Dialect(None, tokenizer, template=template)
+        self._checks = GrammarChecks(
+            tokenizer, vocab_size=coalescer.info.vocab_size, stop_tokens=stop_tokens
+        )
         self._shaper = Shaper(
-            tokenizer,
             self.dialect,
-            vocab_size=coalescer.info.vocab_size,
-            stop_tokens=stop_tokens,
+            checks=self._checks,
             announce=coalescer.prepare_grammar,
         )
         self.prompts = PromptWriter(
@@ -144,6 +142,13 @@ class Generator:
             vocab_size=coalescer.info.vocab_size,
             room=coalescer.info.longest_sequence,
         )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the coalescer, and what checks grammars beside it. Raises as ``Coalescer.run``."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._checks.run)
+            await self.coalescer.run(task_status=task_status)
+            nursery.cancel_scope.cancel()
 
     async def prepare(self, request: GenerationRequest) -> Prompt:
         """Check, render and tokenise.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import trio
-from llguidance import LLTokenizer
 
 from ds4trio.chat.dialect import Dialect, Rules
-from ds4trio.chat.grammar import check, compose
-from ds4trio.chat.grammar_tokens import make_grammar_tokens
-from ds4trio.chat.tokenizer import Tokenizer
+from ds4trio.chat.grammar import compose
+from ds4trio.checking import GrammarChecks
 from ds4trio.errors import InvalidRequest
 from ds4trio.request import GenerationRequest
 
@@ -23,35 +21,33 @@ MOST_REMEMBERED = 4096
 
 FREE = "start: @answer"
 
+FIRST = compose('start: "a"')
+"""Has the engine make its vocabulary while the first grammar is checked."""
+
+NOTICEABLE = 0.05
+"""Seconds. Rows whose grammar the engine still compiles hold up a step, so what takes longer than
+this is given as much time again before its request goes on."""
+
 
 class Shaper:
-    """Makes the grammar of a request, and checks it before the engine sees it.
+    """Makes the grammar of a request, and has it checked before the engine sees it.
 
     Args:
-        tokenizer, dialect: the model's.
-        vocab_size: of the model.
-        stop_tokens: ids that end an answer.
+        dialect: the model's.
+        checks: runs elsewhere.
         announce: tells the engine of a grammar that a session will have, so that it compiles it
             in good time. Blocks.
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        dialect: Dialect,
-        *,
-        vocab_size: int,
-        stop_tokens: Collection[int],
-        announce: Callable[[str], None],
+        self, dialect: Dialect, *, checks: GrammarChecks, announce: Callable[[str], None]
     ) -> None:
-        self._tokenizer = tokenizer
         self._dialect = dialect
-        self._vocab_size = vocab_size
-        self._stop_tokens = stop_tokens
+        self._checks = checks
         self._announce = announce
-        self._tokens: LLTokenizer | None = None  # made by the first thread that needs it
+        self._announced_first = False
         self._checked: OrderedDict[bytes, None] = OrderedDict()
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._one_announced_at_a_time = trio.CapacityLimiter(1)
         self._one_composed_at_a_time = trio.CapacityLimiter(1)
 
     async def grammar(self, request: GenerationRequest, prompt_tail: str) -> str:
@@ -70,14 +66,29 @@ class Shaper:
             return ""
         mark = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
         if mark in self._checked:
-            await trio.to_thread.run_sync(self._announce, grammar, limiter=self._one_at_a_time)
+            await self._tell(grammar)
         else:
-            await trio.to_thread.run_sync(self._check, grammar, limiter=self._one_at_a_time)
+            await self._check(grammar)
             self._checked[mark] = None
         self._checked.move_to_end(mark)
         while len(self._checked) > MOST_REMEMBERED:
             self._checked.popitem(last=False)
         return grammar
+
+    async def _check(self, grammar: str) -> None:
+        if not self._announced_first:
+            self._announced_first = True
+            await self._tell(FIRST)
+        seconds = await self._checks.check(grammar, param="format")
+        # The engine compiles it without any bound, so it hears of those only that are within ours.
+        await self._tell(grammar)
+        if seconds > NOTICEABLE:
+            await trio.sleep(seconds)
+
+    async def _tell(self, grammar: str) -> None:
+        await trio.to_thread.run_sync(
+            self._announce, grammar, limiter=self._one_announced_at_a_time
+        )
 
     def _composed(self, request: GenerationRequest, prompt_tail: str) -> str:
         """In a worker thread, one at a time. The text; empty where the answer is free."""
@@ -96,12 +107,3 @@ class Shaper:
         if request.prompt is None:
             return self._dialect.grammar_rules(request.tools, request.format, prompt_tail)
         return None if request.format is None else (FREE, {"answer": request.format})
-
-    def _check(self, grammar: str) -> None:
-        """In a worker thread, one at a time."""
-        self._announce(grammar)
-        if self._tokens is None:
-            self._tokens = make_grammar_tokens(
-                self._tokenizer, size=self._vocab_size, ends=self._stop_tokens
-            )
-        check(grammar, self._tokens, param="format")

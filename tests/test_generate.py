@@ -48,7 +48,7 @@ FOX = "The quick brown fox jumps over the lazy dog"
 async def generating(engine: ScriptedEngine, **fields: Any) -> AsyncIterator[Generator]:
     generator = scripted_generator(engine, Settings(**fields))
     async with trio.open_nursery() as nursery:
-        await nursery.start(generator.coalescer.run)
+        await nursery.start(generator.run)
         yield generator
         nursery.cancel_scope.cancel()
 
@@ -122,7 +122,7 @@ async def test_without_a_template_an_answer_ends_where_the_model_speaks_for_the_
     engine = ScriptedEngine(" Paris.\nIt is.\nuser: And of Spain?\nassistant: Madrid.")
     generator = scripted_generator(engine, Settings(), ChatTemplate(None))
     async with trio.open_nursery() as nursery:
-        await nursery.start(generator.coalescer.run)
+        await nursery.start(generator.run)
         deltas, finished = await answer(generator)
         assert (text_of(deltas), finished.reason) == (" Paris.\nIt is.", "stop")
         deltas, _ = await answer(generator, replace(HI, stop=("It",)))

@@ -45,7 +45,7 @@ ASKED: Sequence[dict[str, Any]] = ({"role": "user", "content": "How is the weath
 async def generating(engine: ScriptedEngine) -> AsyncIterator[Generator]:
     generator = scripted_generator(engine, Settings())
     async with trio.open_nursery() as nursery:
-        await nursery.start(generator.coalescer.run)
+        await nursery.start(generator.run)
         yield generator
         nursery.cancel_scope.cancel()
 
@@ -157,7 +157,7 @@ async def thinking(script: str) -> AsyncIterator[Generator]:
         dialect=Dialect(THINKING, tiny_tokenizer(), template=template),
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(coalescer.run)
+        await nursery.start(generator.run)
         yield generator
         nursery.cancel_scope.cancel()
 

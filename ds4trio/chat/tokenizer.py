@@ -35,11 +35,12 @@ class Tokenizer:
 
     Attributes:
         vocab_size: ids are below it. The model's own may be larger, padded.
+        source: of its ``tokenizer.json``.
         control_tokens: texts of the tokens that steer the model (role markers, begin, end).
     """
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        self.source = source
         self._native = Native.from_str(source)
         # Typed markers are rare, and a second copy of the vocabulary costs memory and a tenth of a
         # second, so variants are made when the first text comes that needs them.
@@ -166,7 +167,7 @@ class Tokenizer:
         with self._variants_lock:
             found = self._variants.get((literal, continues))
             if found is None:
-                content = msgspec.json.decode(self._source.encode())
+                content = msgspec.json.decode(self.source.encode())
                 if literal:
                     # Only special tokens can be switched off.
                     for token in content.get("added_tokens") or []:

@@ -17,7 +17,7 @@ LONGEST = 0.25
 megabytes of such a request needs a fifth of that."""
 
 SCHEMA = {"enum": [1] * 900_000}
-TOOL = {"name": "a", "description": "abc " * 500_000}
+TOOL = {"name": "a", "description": "abc " * 125_000}
 
 
 class _Steps(trio.abc.Instrument):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -70,9 +73,16 @@ def test_at_level_warning_a_server_says_nothing_as_long_as_all_is_well(tiny_mode
             _wait_until_it_listens(port, server)
             wait_until_ready(address)
             assert get(f"{address}/v1/models")[0] == 200
+            asked = {
+                "messages": [{"role": "user", "content": "Hello"}],
+                "max_tokens": 1,
+                "json_schema": {"type": "object"},
+            }
+            assert post(f"{address}/v1/chat/completions", asked) == 200  # one more process
         finally:
             server.send_signal(signal.SIGTERM)
         assert server.stderr is not None
+        # It ends when the last process that the server has started is gone.
         assert server.stderr.read() == ""
         assert server.wait() == 0
 
@@ -108,6 +118,13 @@ def test_the_log_says_where_it_listens_when_it_is_ready_and_that_it_has_stopped(
     assert len(said) == len(expected)
     assert all(map(re.fullmatch, expected, said))
     assert not [one for one in caplog.records if one.name.startswith("hypercorn")]
+
+
+def post(url: str, body: dict[str, Any]) -> int:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return int(answer.status)
 
 
 def _wait_until_it_listens(port: int, server: subprocess.Popen[str]) -> None:

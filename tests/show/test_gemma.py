@@ -113,7 +113,7 @@ async def answer(generator: Generator, text: str, most: int) -> tuple[str, Finis
 
 async def test_it_goes_on_sensibly_and_ends_where_it_says(generator: Generator) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(generator.coalescer.run)
+        nursery.start_soon(generator.run)
         said, end = await answer(generator, "The first ten prime numbers are 2, 3, 5, 7,", 24)
         assert said.startswith(" 11, 13, 17, 19, 23, 29")
         assert end.reason == "length"
