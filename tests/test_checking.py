@@ -70,7 +70,7 @@ async def test_a_grammar_without_end_is_refused_and_those_behind_it_are_answered
         assert caught.value.param == "schema"
         refused.append(caught.value.message)
 
-    async with checking() as checks, trio.open_nursery() as nursery:
+    async with checking(seconds=0.15) as checks, trio.open_nursery() as nursery:
         for formats in ENDLESS.values():
             nursery.start_soon(hostile, formats)
             nursery.start_soon(honest, checks)
