@@ -276,6 +276,46 @@ async def test_what_a_server_was_writing_when_it_ended_has_failed(tmp_path: Path
         assert_openai_error(refused, 400, code="previous_response_not_found")
 
 
+async def test_who_follows_a_response_that_a_dead_server_was_writing_learns_of_its_end(
+    tmp_path: Path,
+) -> None:
+    path, left = tmp_path / "responses.sqlite", tmp_path / "left.sqlite"
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine, store=str(path), shutdown_timeout=0.5) as api:
+        lost = await create(api, background=True, max_output_tokens=40_000)
+        await until(lambda: sum(engine.drawn.values()) > 5)
+        with sqlite3.connect(path) as there, sqlite3.connect(left) as copy:
+            there.backup(copy)  # as it is when the server is killed
+        there.close()
+        copy.close()
+    async with serving_script(ScriptedEngine("Hello."), store=str(left)) as api:
+        for after, kinds in (
+            (None, ["response.created", "response.failed"]),
+            (57, ["response.failed"]),
+        ):
+            query = {} if after is None else {"starting_after": after}
+            events = [event async for event in followed(api, lost["id"], **query)]
+            assert [event["type"] for event in events] == kinds
+            first = 0 if after is None else after + 1
+            assert [event["sequence_number"] for event in events] == [
+                *range(first, first + len(kinds))
+            ]
+            assert events[-1]["response"]["error"]["code"] == "server_error"
+
+
+async def test_what_has_not_ended_cannot_be_continued_yet() -> None:
+    engine = ScriptedEngine(repeat=True)
+    async with serving_script(engine) as api:
+        begun = await create(api, background=True, max_output_tokens=40_000)
+        body = {"input": "x", "previous_response_id": begun["id"]}
+        for path in ("/v1/responses", "/v1/responses/input_tokens"):
+            refused = await api.http.post(path, json=body)
+            assert_openai_error(refused, 400, code="previous_response_not_found")
+            assert "when it has ended" in refused.json()["error"]["message"]
+        await api.http.post(f"/v1/responses/{begun['id']}/cancel")
+        await api.at_rest()
+
+
 async def test_a_fault_in_the_background_is_told_and_kept() -> None:
     engine = ScriptedEngine(repeat=True)
     async with serving_script(engine, on_batch_failure="fail") as api:
@@ -390,8 +430,13 @@ async def test_queries_that_nobody_reads_are_refused() -> None:
         for query, param in (
             ({"page": "2"}, "page"),
             ({"starting_after": "1"}, "starting_after"),
+            ({"stream": "true", "starting_after": "99"}, "starting_after"),
+            ({"stream": "true", "starting_after": "1_0"}, "starting_after"),
+            ({"stream": "true", "starting_after": "\u0663"}, "starting_after"),
+            ({"stream": "perhaps"}, "stream"),
         ):
             assert_openai_error(await api.http.get(path, params=query), 400, param=param)
+        assert_openai_error(await api.http.delete(path, params={"x": "1"}), 400, param="x")
 
 
 async def test_a_conversation_can_grow_only_so_long() -> None:

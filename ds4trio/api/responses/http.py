@@ -18,14 +18,14 @@ from ds4trio.api.responses.items import references
 from ds4trio.api.responses.request import Asked, count_response, prepare_response
 from ds4trio.api.responses.stored.database import Record
 from ds4trio.api.responses.stored.pages import know, number_of, page_of, truth_of
+from ds4trio.api.responses.stored.replay import check_place, events_after
 from ds4trio.api.responses.stored.runs import record_of
-from ds4trio.api.responses.stored.store import owner_of
+from ds4trio.api.responses.stored.store import not_ended, owner_of
 from ds4trio.api.schemas.responses import InputTokens, ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.sse import EventStreamBody, SendEvent, event_stream
 from ds4trio.api.wire import decode, encode, json_response
 from ds4trio.errors import (
-    InternalError,
     InvalidRequest,
     PreviousResponseNotFound,
     StoreUnavailable,
@@ -101,9 +101,11 @@ def responses(service: Service) -> Blueprint:
             record = await store.get(owner, response_id)
             if not streams:
                 return json_response(record.response)
+            check_place(after, len(record.events))
             return _stream(service, lambda send: _say_again(record, after, send))
         if not streams:
             return json_response(run.response)
+        check_place(after, run.said)
 
         async def follow(send: SendEvent) -> None:
             async with contextlib.aclosing(run.follow(after)) as said:
@@ -114,6 +116,7 @@ def responses(service: Service) -> Blueprint:
 
     @blueprint.delete("/v1/responses/<response_id>")
     async def delete(response_id: str) -> Response:
+        know(request.args)
         owner = owner_of(tenant(request, None))
         if (run := runs.find(owner, response_id)) is not None:
             run.cancel()
@@ -123,6 +126,7 @@ def responses(service: Service) -> Blueprint:
 
     @blueprint.post("/v1/responses/<response_id>/cancel")
     async def cancel(response_id: str) -> Response:
+        know(request.args)
         owner = owner_of(tenant(request, None))
         if (run := runs.find(owner, response_id)) is not None:
             run.cancel()
@@ -149,6 +153,8 @@ def responses(service: Service) -> Blueprint:
 async def _previous(service: Service, owner: str, response_id: str | None) -> Turn | None:
     if response_id is None:
         return None
+    if service.runs.find(owner, response_id) is not None:
+        raise not_ended(response_id)
     turn = await service.store.turn(owner, response_id)
     if turn is None:
         raise PreviousResponseNotFound(
@@ -260,10 +266,8 @@ class _Answer:
 
 
 async def _say_again(record: Record, after: int, send: SendEvent) -> None:
-    for raw in record.events[after + 1 :]:
-        await send(bytes(raw), event=_type_of(bytes(raw)))
-    if not record.ended:
-        raise InternalError("the response is being written by another server")
+    for event in events_after(record, after):
+        await send(event, event=_type_of(event))
 
 
 class _Typed(msgspec.Struct):

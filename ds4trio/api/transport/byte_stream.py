@@ -9,6 +9,7 @@ the connection itself, after a short while left for its tasks to finish.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -19,6 +20,8 @@ from typing import Any
 import trio
 
 __all__ = ["BoundedStream"]
+
+_log = logging.getLogger(__name__)
 
 POSIX = os.name == "posix"
 """A socket can be written to as a file."""
@@ -90,6 +93,10 @@ class BoundedStream:
                 with trio.move_on_after(self._send_timeout) as progress:
                     await self._stream.send_all(view[start : start + WRITE_CHUNK])
                 if progress.cancelled_caught:
+                    _log.info(
+                        "a client has read nothing for %g s; its connection is ended",
+                        self._send_timeout,
+                    )
                     self.abort()
                     raise trio.BrokenResourceError("the client reads nothing")
         except trio.BrokenResourceError:

@@ -26,7 +26,7 @@ from ds4trio.api.responses.lanes.steering import (
 )
 from ds4trio.api.responses.request import Asked, prepare_response
 from ds4trio.api.responses.stored.runs import ResponseRun, record_of
-from ds4trio.api.responses.stored.store import owner_of
+from ds4trio.api.responses.stored.store import not_ended, owner_of
 from ds4trio.api.schemas.responses import ResponseCreate
 from ds4trio.api.service import Service
 from ds4trio.api.wire import encode
@@ -215,6 +215,8 @@ class Answering:
         if previous is None:
             return None
         turn = self._kept.find(previous)
+        if self.register.running(previous) or self._service.runs.find(self._owner, previous):
+            raise not_ended(previous)
         if turn is None:
             turn = await self._service.store.turn(self._owner, previous)
         if turn is None:

@@ -36,10 +36,10 @@ def number_of(query: Query, name: str, default: int, *, least: int = -1, most: i
     text = query.get(name)
     if text is None:
         return default
-    try:
-        number = int(text) if len(text) <= 20 else most + 1
-    except ValueError:
-        raise InvalidRequest(f"{name} must be a whole number", param=name) from None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise InvalidRequest(f"{name} must be a whole number", param=name)
+    number = int(text) if len(text) <= 20 else most + 1
     if not least <= number <= most:
         raise InvalidRequest(f"{name} must be from {least} to {most}", param=name)
     return number

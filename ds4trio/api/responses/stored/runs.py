@@ -64,6 +64,11 @@ class ResponseRun:
         """The object as it is now."""
         return self._events.response
 
+    @property
+    def said(self) -> int:
+        """How many events there are so far."""
+        return len(self._log)
+
     def cancel(self) -> None:
         """End it with what there is."""
         self._cancelled = True

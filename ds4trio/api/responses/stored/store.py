@@ -16,9 +16,9 @@ import trio
 from ds4trio.api.responses.conversation import Turn
 from ds4trio.api.responses.items import Item
 from ds4trio.api.responses.stored.database import Database, Record
-from ds4trio.errors import ResponseNotFound, StoreUnavailable
+from ds4trio.errors import PreviousResponseNotFound, ResponseNotFound, StoreUnavailable
 
-__all__ = ["ResponseStore", "owner_of"]
+__all__ = ["ResponseStore", "not_ended", "owner_of"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -141,6 +141,14 @@ class ResponseStore:
         except (sqlite3.Error, OSError, zlib.error, msgspec.DecodeError) as error:
             _log.error("the file of responses, %s, cannot be used: %s", self._path, error)
             raise StoreUnavailable("responses cannot be stored or read at the moment") from error
+
+
+def not_ended(response_id: str) -> PreviousResponseNotFound:
+    """What is said to who would continue a response that is still written."""
+    return PreviousResponseNotFound(
+        f"the response {response_id[:100]!r} can be continued when it has ended, and it has not",
+        param="previous_response_id",
+    )
 
 
 def not_found(response_id: str) -> ResponseNotFound:
