@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,21 @@ ENDLESS: dict[str, dict[str, Format]] = {
 }
 
 
+OTHERS: set[int | None] = set()
+"""Processes of servers that other tests share."""
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    OTHERS.update(process.pid for process in multiprocessing.active_children())
+    yield
+    OTHERS.clear()
+
+
+def children() -> list[multiprocessing.process.BaseProcess]:
+    return [process for process in multiprocessing.active_children() if process.pid not in OTHERS]
+
+
 def grammar(formats: dict[str, Format]) -> str:
     return compose("start: " + " | ".join(f"@{name}" for name in formats), param=None, **formats)
 
@@ -52,11 +67,11 @@ async def checking(seconds: float = 0.3, memory: int = 256 << 20) -> AsyncIterat
         with trio.fail_after(PATIENCE):
             yield checks
         nursery.cancel_scope.cancel()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def pid() -> int:
-    (process,) = multiprocessing.active_children()
+    (process,) = children()
     assert process.pid is not None
     return process.pid
 
@@ -83,7 +98,7 @@ async def honest(checks: GrammarChecks) -> None:
 
 async def test_the_process_is_kept_and_one_that_was_killed_idle_is_not_noticed() -> None:
     async with checking() as checks:
-        assert multiprocessing.active_children() == []
+        assert children() == []
         await honest(checks)
         first = pid()
         await honest(checks)

@@ -239,11 +239,11 @@ def test_what_it_costs_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "--batch-invariant: products go in blocks of fixed size" in caplog.text
 
 
-@pytest.mark.parametrize("pages", [1, 2, 200])
+@pytest.mark.parametrize("pages", [4, 5, 200])
 def test_a_product_that_depends_on_company_ends_the_start(
     pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However little memory there is to find out in."""
+    """However little memory there is to find out in, of what a start accepts."""
     product = functional.linear
 
     def by_place(rows: torch.Tensor, *others: Any) -> torch.Tensor:
