@@ -37,6 +37,7 @@ async def serving(engine: TimedEngine, *, chunk: int = 128) -> AsyncIterator[Coa
     async with trio.open_nursery() as nursery:
         await nursery.start(coalescer.run)
         yield coalescer
+        engine.let_go()
         nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from collections.abc import Iterator
@@ -40,6 +41,16 @@ def its_connections() -> Iterator[None]:
     for client in litellm.in_memory_llm_clients_cache.cache_dict.values():
         if not inspect.iscoroutinefunction(client.close):  # those have no connections
             client.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def its_loop() -> Iterator[None]:
+    """It asks for the thread's event loop, which makes one that nobody closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(params=["openai", "hosted_vllm", "anthropic"])

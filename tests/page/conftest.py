@@ -49,8 +49,9 @@ PATIENCE_MS = 15_000
 """For what is expected: a machine may have other work."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Ends with these tests: while Playwright is there, the thread can run no event loop."""
     executable = shutil.which("chromium")
     if executable is None:
         pytest.fail("the page's tests need Debian's chromium on the PATH")
