@@ -118,7 +118,8 @@ export class Chats extends Shelf {
   }
 
   /**
-   * Asks for other answers to the same question, side by side. The first of them is shown.
+   * Asks for other answers to the same question at once. Several are candidates, side by side; the
+   * chat goes on from the first of them, unless the reader takes another.
    * @param {Message} answer
    * @param {number} [count]
    */
@@ -139,6 +140,7 @@ export class Chats extends Shelf {
     const { chatId, parent, text, reasoning } = answer;
     const now = Date.now();
     const message = newMessage({ chatId, parent, role: "assistant", text, reasoning }, now);
+    chat.candidates = [];
     this.#begin(chat, message, [...pathTo(this.tree(chatId), parent), answer]);
     this.show(chat, message.id, [message]);
   }
@@ -146,6 +148,14 @@ export class Chats extends Shelf {
   /** @param {string} chatId ends every answer of it that is alive */
   stop(chatId) {
     for (const run of this.runsIn(chatId)) run.stop();
+  }
+
+  /** @param {Message} candidate is shown alone from now on */
+  choose(candidate) {
+    const chat = this.get(candidate.chatId);
+    if (!chat) return;
+    chat.candidates = [];
+    this.switchTo(candidate);
   }
 
   /** @param {Message} message shows this version and what was written last below it */
@@ -169,7 +179,8 @@ export class Chats extends Shelf {
     for (const id of ids) this.#runs.get(id)?.stop();
     this.keeper.keep({ kind: "removeMessages", chatId, ids });
     const next = others.at(-1);
-    this.show(chat, next ? newestLeafBelow(tree, next.id) : parent);
+    if (chat.leaf !== null && tree.has(chat.leaf)) this.show(chat, chat.leaf); // it was beside this
+    else this.show(chat, next ? newestLeafBelow(tree, next.id) : parent);
   }
 
   /**
@@ -200,6 +211,7 @@ export class Chats extends Shelf {
       newMessage({ chatId: chat.id, parent: question, role: "assistant" }, now + number),
     );
     const path = pathTo(this.tree(chat.id), question);
+    chat.candidates = count > 1 ? made.map(({ id }) => id) : [];
     for (const message of made) this.#begin(chat, message, path);
     return made;
   }

@@ -81,6 +81,8 @@ const log = new LogView(
           return chats.again(message);
         case "thrice":
           return chats.again(message, 3);
+        case "take":
+          return chats.choose(message);
         case "continue":
           return chats.continue(message);
         case "remove":

@@ -5,6 +5,7 @@
 
 import {
   ALIVE,
+  candidatesIn,
   newChat,
   newestLeafBelow,
   pathTo,
@@ -97,6 +98,15 @@ export class Shelf {
   path(chatId) {
     const chat = this.#chats.get(chatId);
     return chat ? pathTo(this.tree(chatId), chat.leaf) : [];
+  }
+
+  /**
+   * @param {string} chatId
+   * @returns {Message[]} those to choose from, side by side at the end of what is shown
+   */
+  candidates(chatId) {
+    const chat = this.#chats.get(chatId);
+    return chat ? candidatesIn(this.tree(chatId), chat) : [];
   }
 
   /** @param {string} chatId */

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.page.visit import Visit
 from tests.page.wire import MINUTE
@@ -24,7 +24,7 @@ def empty(seen: Visit) -> None:
 def answer(seen: Visit) -> None:
     _earlier(seen)
     seen.ask_and_wait(WHY)
-    _typeset(seen)
+    _typeset(seen.text)
 
 
 def reading(seen: Visit) -> None:
@@ -45,14 +45,23 @@ def parts(seen: Visit) -> None:
     seen.ask_and_wait("some json")
     seen.ask_and_wait("think, then write markdown")
     seen.part("reasoning").locator("summary").click()
-    _typeset(seen)
+    _typeset(seen.text)
+
+
+def candidates(seen: Visit) -> None:
+    seen.ask_and_wait(WHY)
+    seen.ask_three_times()
+    seen.expect_candidates("done")
+    for candidate in seen.candidates.all():
+        _typeset(candidate)
 
 
 def versions(seen: Visit) -> None:
     seen.ask_and_wait("count 40")
-    seen.button("Ask three times").click()
-    expect(seen.answers.last).to_contain_text("of 4")
-    seen.expect_status("done")
+    seen.ask_three_times()
+    seen.expect_candidates("done")
+    seen.take(2)
+    expect(seen.part("versions")).to_contain_text("3 of 4")
 
 
 def fault(seen: Visit) -> None:
@@ -101,6 +110,7 @@ STATES: dict[str, Callable[[Visit], None]] = {
     "reading": reading,
     "thinking": thinking,
     "parts": parts,
+    "candidates": candidates,
     "versions": versions,
     "fault": fault,
     "editing": editing,
@@ -125,7 +135,7 @@ def _earlier(seen: Visit) -> None:
         expect(seen.page.locator("#empty")).to_be_visible()
 
 
-def _typeset(seen: Visit) -> None:
+def _typeset(answer: Locator) -> None:
     """Colours and formulas come a moment after the words."""
-    expect(seen.text.locator("math").first).to_be_visible()
-    expect(seen.text.locator(".hljs-keyword").first).to_be_visible()
+    expect(answer.locator("math").first).to_be_visible()
+    expect(answer.locator(".hljs-keyword").first).to_be_visible()

@@ -65,38 +65,6 @@ def test_another_answer_is_a_version(reader: Visit) -> None:
     expect(reader.questions).to_have_count(2)
 
 
-def test_three_answers_stream_at_once_and_can_be_looked_at_meanwhile(reader: Visit) -> None:
-    reader.ask_and_wait("count 200")
-    before = reader.sent()
-    reader.button("Ask three times").click()
-    expect(reader.part("versions")).to_contain_text("2 of 4")
-    expect(reader.text).to_contain_text("w20")
-    for version in ("3 of 4", "4 of 4"):
-        reader.button("Version after").click()
-        expect(reader.part("versions")).to_contain_text(version)
-        reader.expect_status("answering")
-        expect(reader.text).to_contain_text("w20")
-    reader.expect_status("done")
-    for version in ("4 of 4", "3 of 4", "2 of 4"):
-        expect(reader.part("versions")).to_contain_text(version)
-        reader.expect_status("done")
-        expect(reader.text).to_have_text(counted(1, 200).strip())
-        reader.button("Version before").click()
-    after = reader.sent()
-    assert len(after["bodies"]) == len(before["bodies"]) + 3
-    assert len({body["stream_id"] for body in after["bodies"][-3:]}) == 3
-    assert after["sockets"] == before["sockets"]
-
-
-def test_candidates_outlive_a_reload_in_their_first_moment(reader: Visit) -> None:
-    reader.ask_and_wait("count 100")
-    reader.button("Ask three times").click()
-    reader.page.reload()
-    expect(reader.part("versions")).to_contain_text("2 of 4")
-    reader.expect_status("done")
-    assert reader.said().strip() == counted(1, 100).strip()
-
-
 def test_a_stopped_answer_goes_on(reader: Visit) -> None:
     reader.ask("count 200")
     expect(reader.text).to_contain_text("w30")

@@ -81,6 +81,11 @@ class Visit:
         return self.page.locator("#messages > .answer")
 
     @property
+    def candidates(self) -> Locator:
+        """Answers side by side, to choose from."""
+        return self.page.locator("#messages > .candidates .answer")
+
+    @property
     def chats(self) -> Locator:
         return self.page.locator("#chat-list > li")
 
@@ -126,6 +131,21 @@ class Visit:
     def expect_status(self, *statuses: str) -> None:
         pattern = re.compile(f"^({'|'.join(statuses)})$")
         expect(self.answers.last).to_have_attribute("data-status", pattern, timeout=60_000)
+
+    def ask_three_times(self) -> None:
+        """The last question, once more."""
+        self.button("Ask three times").click()
+        expect(self.candidates).to_have_count(3)
+
+    def expect_candidates(self, status: str, count: int = 3) -> None:
+        """All of them, at this moment."""
+        alike = self.page.locator(f"#messages > .candidates .answer[data-status={status}]")
+        expect(alike).to_have_count(count, timeout=60_000)
+
+    def take(self, number: int) -> None:
+        """Of the candidates."""
+        self.page.get_by_role("button", name=f"Take this one, candidate {number}").click()
+        expect(self.candidates).to_have_count(0)
 
     def new_chat(self) -> None:
         self.page.get_by_role("button", name="New chat", exact=True).first.click()

@@ -72,6 +72,8 @@
  * @property {string|null} leaf id of the last message that is shown
  * @property {string} draft what is being written
  * @property {number} [files] how many wait to go along with it
+ * @property {string[]} [candidates] ids of answers that were asked for together, for the reader to
+ *   choose from; none once that is done
  * @property {Settings} settings
  */
 
@@ -184,6 +186,23 @@ export function versionsIn(tree) {
   const groups = Map.groupBy(tree.values(), place);
   for (const group of groups.values()) group.sort((a, b) => a.createdAt - b.createdAt);
   return (message) => groups.get(place(message)) ?? [];
+}
+
+/**
+ * @param {Tree} tree
+ * @param {Chat} chat
+ * @returns {Message[]} the answers from which the reader has yet to choose, the one that is shown
+ *   last among them; empty where that is not one of several
+ */
+export function candidatesIn(tree, { leaf, candidates = [] }) {
+  const shown = tree.get(leaf ?? "");
+  if (shown === undefined || !candidates.includes(shown.id)) return [];
+  const found = [];
+  for (const id of new Set(candidates)) {
+    const message = tree.get(id);
+    if (message?.parent === shown.parent && message.role === "assistant") found.push(message);
+  }
+  return found.length > 1 ? found : [];
 }
 
 /**

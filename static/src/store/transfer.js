@@ -99,9 +99,20 @@ function chatFrom(data, names) {
     ...chat,
     id: names.get(String(data.id)) ?? newId(),
     leaf: names.get(String(data.leaf)) ?? null,
+    candidates: namesOf(data.candidates, names),
     files: 0, // they stay with the draft, in the browser
     settings: settingsFrom(data.settings),
   };
+}
+
+/**
+ * @param {unknown} ids
+ * @param {Map<string, string>} names
+ * @returns {string[]} the names of those that came along
+ */
+function namesOf(ids, names) {
+  if (!Array.isArray(ids)) return [];
+  return ids.map((id) => names.get(String(id))).filter((name) => name !== undefined);
 }
 
 /** @param {any} data */

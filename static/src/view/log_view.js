@@ -5,6 +5,7 @@
 
 import { isAlive } from "../model/chat.js";
 import { AnswerView } from "./answer_view.js";
+import { CandidatesView } from "./candidates_view.js";
 import { QuestionView } from "./question_view.js";
 
 /**
@@ -41,6 +42,7 @@ export class LogView {
   #log;
   #list;
   #latest;
+  #candidates;
 
   /**
    * @param {{log: HTMLElement, list: HTMLElement, latest: HTMLElement}} elements
@@ -53,6 +55,10 @@ export class LogView {
     this.#latest = latest;
     this.#chats = chats;
     this.#actions = actions;
+    this.#candidates = new CandidatesView((message) => {
+      void actions.act("take", message);
+      log.focus(); // the button is gone
+    });
     log.addEventListener("scroll", () => this.#onScroll(), { passive: true });
     latest.addEventListener("click", () => {
       this.follow();
@@ -71,8 +77,10 @@ export class LogView {
    * @param {string} chatId
    */
   show(chatId) {
+    const candidates = this.#chats.candidates(chatId);
     const path = this.#chats.path(chatId);
-    const shown = new Set(path.map(({ id }) => id));
+    const alone = candidates.length > 0 ? path.slice(0, -1) : path;
+    const shown = new Set([...alone, ...candidates].map(({ id }) => id));
     for (const [id, view] of this.#views) {
       if (shown.has(id) && chatId === this.#chatId) continue;
       view.element.remove();
@@ -82,23 +90,17 @@ export class LogView {
     }
     this.#chatId = chatId;
     this.#changed.clear();
-    let added = false;
-    const versions = this.#chats.versionsIn(chatId);
-    for (const [place, message] of path.entries()) {
-      let view = this.#views.get(message.id);
-      if (!view) {
-        const View = message.role === "user" ? QuestionView : AnswerView;
-        view = new View(message, this.#actions);
-        this.#views.set(message.id, view);
-        view.element.dataset.id = message.id;
-        this.#nearing.observe(view.element);
-        added = true;
-      }
-      const there = this.#list.children[place] ?? null;
-      if (there !== view.element) this.#list.insertBefore(view.element, there);
-      this.#update(message.id, versions);
+    const had = this.#views.size;
+    for (const [place, message] of alone.entries()) {
+      putAt(this.#list, place, this.#viewOf(message).element);
     }
-    if (added) this.follow();
+    const columns = candidates.map((message) => this.#viewOf(message));
+    this.#candidates.show(columns, path.at(-1));
+    if (columns.length > 0) putAt(this.#list, alone.length, this.#candidates.element);
+    else this.#candidates.element.remove();
+    const versions = this.#chats.versionsIn(chatId);
+    for (const id of shown) this.#update(id, versions);
+    if (this.#views.size > had) this.follow();
   }
 
   /**
@@ -126,6 +128,18 @@ export class LogView {
   #setFollows(follows) {
     this.#follows = follows;
     this.#log.toggleAttribute("data-follows", follows);
+  }
+
+  /** @param {Message} message */
+  #viewOf(message) {
+    const had = this.#views.get(message.id);
+    if (had) return had;
+    const View = message.role === "user" ? QuestionView : AnswerView;
+    const view = new View(message, this.#actions);
+    this.#views.set(message.id, view);
+    view.element.dataset.id = message.id;
+    this.#nearing.observe(view.element);
+    return view;
   }
 
   /** @returns {number} pixels below what is seen */
@@ -179,13 +193,14 @@ export class LogView {
     const view = this.#views.get(id);
     if (!view) return;
     const { message } = view;
-    const chat = this.#chats.get(message.chatId);
+    const isCandidate = this.#candidates.has(view);
+    const last = isCandidate || id === this.#chats.get(message.chatId)?.leaf;
     view.update({
       run: this.#chats.runOf(message),
       versions: versions(message),
-      near: this.#near.has(id) || isAlive(message) || id === chat?.leaf,
-      last: id === chat?.leaf,
-      busy: this.#chats.runsIn(message.chatId).length > 0,
+      near: this.#near.has(id) || isAlive(message) || last,
+      last,
+      busy: isCandidate || this.#chats.runsIn(message.chatId).length > 0,
     });
   }
 
@@ -205,4 +220,14 @@ export class LogView {
     this.#scrollTop = scrollTop;
     this.#latest.hidden = this.#follows || left < AT_BOTTOM;
   }
+}
+
+/**
+ * @param {HTMLElement} list
+ * @param {number} place
+ * @param {HTMLElement} element becomes its child there
+ */
+function putAt(list, place, element) {
+  const there = list.children[place] ?? null;
+  if (there !== element) list.insertBefore(element, there);
 }

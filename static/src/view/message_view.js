@@ -9,7 +9,7 @@ import { sure } from "./sure.js";
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../wire/run.js").Run} Run
- * @typedef {"copy"|"edit"|"remove"|"again"|"thrice"|"continue"} Action
+ * @typedef {"copy"|"edit"|"remove"|"again"|"thrice"|"take"|"continue"} Action
  */
 
 /**
@@ -26,7 +26,7 @@ import { sure } from "./sure.js";
  * @property {Message[]} versions of the message, itself among them
  * @property {boolean} near it is in view, or soon will be
  * @property {boolean} last nothing follows it
- * @property {boolean} busy an answer of the chat is alive
+ * @property {boolean} busy an answer of the chat is alive, or there is one to choose first
  */
 
 export class MessageView {
