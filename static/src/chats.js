@@ -9,6 +9,7 @@ import {
   newMessage,
   newestLeafBelow,
   pathTo,
+  settingsFor,
   titleFrom,
   versionsIn,
 } from "./model/chat.js";
@@ -222,8 +223,9 @@ export class Chats extends Shelf {
    * @param {Message[]} path what it answers, or continues
    */
   #begin(chat, message, path) {
+    const settings = settingsFor(chat, message.id);
     this.tree(chat.id).set(message.id, message);
-    this.#runs.start(message).ask((whole) => bodyOf(chat, path, whole));
+    this.#runs.start(message).ask((whole) => bodyOf(settings, path, whole));
     void claim(message.id, () => this.#unnamed(message));
   }
 
@@ -263,7 +265,8 @@ export class Chats extends Shelf {
       this.observer.onChat(message.chatId);
       if (message.responseId) return run.resume();
       const path = pathTo(this.tree(message.chatId), message.parent);
-      run.ask((whole) => bodyOf(chat, path, whole));
+      const settings = settingsFor(chat, message.id);
+      run.ask((whole) => bodyOf(settings, path, whole));
       await this.#unnamed(message);
     });
   }

@@ -171,3 +171,18 @@ def test_they_are_exported_and_imported(reader: Visit, tmp_path: Path) -> None:
         download.value.save_as(file)
         reader.do_in_list("From a file", "Delete")
         reader.do_in_list("From a file", "Really?")
+
+
+def test_they_are_asked_so_that_they_differ(reader: Visit) -> None:
+    reader.ready()
+    reader.page.get_by_role("button", name="Settings").click()
+    reader.page.get_by_label("Seed", exact=True).fill("7")
+    reader.page.get_by_role("button", name="Done").click()
+    reader.ask_and_wait("first")
+    reader.ask_three_times()
+    reader.expect_candidates("done")
+    bodies = reader.sent()["bodies"][-4:]
+    assert [body["seed"] for body in bodies] == [7, 8, 9, 10]
+    assert [body["temperature"] for body in bodies] == [0, 0.7, 0.7, 0.7]
+    reader.ask_and_wait("on")
+    assert reader.body("on")["seed"] == 7

@@ -98,6 +98,7 @@ def test_three_more_answers_come_at_once(real: RealVisit) -> None:
     real.take(3)
     expect(real.part("versions")).to_contain_text("4 of 4")
     assert len(real.names) == 4
+    assert [asked["temperature"] for asked in real.asked] == [0, 0.7, 0.7, 0.7]
     for name in real.names[1:]:
         real.expect_whole(name)
         assert real.response(name)["ds4trio"]["mean_batch_size"] > 1

@@ -84,6 +84,9 @@ const TITLE_CHARACTERS = 60;
 /** The likeliest words: a small model strays from the point with any others. */
 const TEMPERATURE = 0;
 
+/** At 0 candidates would all have the same words. */
+const TEMPERATURE_OF_CANDIDATES = 0.7;
+
 /** @type {readonly Status[]} */
 export const ALIVE = ["waiting", "prefill", "reasoning", "answering"];
 
@@ -128,6 +131,22 @@ export function newChat(now, settings = defaultSettings()) {
     leaf: null,
     draft: "",
     settings: { ...settings },
+  };
+}
+
+/**
+ * @param {Chat} chat
+ * @param {string} answerId
+ * @returns {Settings} for that answer: the chat's own, but that candidates are to differ
+ */
+export function settingsFor({ settings, candidates = [] }, answerId) {
+  const number = candidates.indexOf(answerId) + 1;
+  if (number === 0) return settings;
+  const { temperature, seed } = settings;
+  return {
+    ...settings,
+    temperature: temperature === 0 ? TEMPERATURE_OF_CANDIDATES : temperature,
+    seed: seed === null ? null : (seed + number) % 2 ** 53,
   };
 }
 

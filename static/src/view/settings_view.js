@@ -20,7 +20,7 @@ const FIELDS = [
   {
     name: "temperature",
     label: "Temperature",
-    hint: "0 takes the likeliest words, 1 draws as the model would.",
+    hint: "0 takes the likeliest words, 1 draws as the model would. For three at once 0 becomes 0.7.",
     range: [0, 2, 0.05],
   },
   { name: "topP", label: "Top p", hint: "Draws from so much of the likelihood.", range: [0, 1, 0.01] },

@@ -5,19 +5,18 @@
 import { isAlive } from "../model/chat.js";
 
 /**
- * @typedef {import("../model/chat.js").Chat} Chat
  * @typedef {import("../model/chat.js").Message} Message
+ * @typedef {import("../model/chat.js").Settings} Settings
  */
 
 /**
- * @param {Chat} chat
+ * @param {Settings} settings
  * @param {Message[]} path the messages before the answer, the last of them the question; or, for
  *   an answer to be continued, with that answer at the end
  * @param {boolean} whole send the conversation itself, not the name that the server has for it
  * @returns {object} a `response.create`
  */
-export function bodyOf(chat, path, whole) {
-  const { settings } = chat;
+export function bodyOf(settings, path, whole) {
   const chained = whole ? -1 : path.findLastIndex(isKnown);
   const chain = path[chained]?.responseId;
   const continues = path.at(-1)?.role === "assistant";
