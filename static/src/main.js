@@ -3,19 +3,17 @@
  */
 
 import { Chats } from "./chats.js";
-import { isAlive, isUnused } from "./model/chat.js";
+import { isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
-import { keyStore, lastDraft, read, write } from "./store/storage.js";
+import { keyStore, lastDrafts, read, write } from "./store/storage.js";
 import { importedFrom, save } from "./store/transfer.js";
 import { by } from "./view/by.js";
 import { ChatList } from "./view/chat_list.js";
-import { Composer } from "./view/composer.js";
 import { LinkView } from "./view/link_view.js";
-import { LogView } from "./view/log_view.js";
 import { PanelView } from "./view/panel_view.js";
+import { Panes } from "./view/panes.js";
 import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
-import { contextWords, spokenWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
 
 /** @param {string} text for screen readers */
@@ -33,98 +31,43 @@ const connection = new Connection(
   (phase) => link.show(phase),
   (model) => {
     by("model").textContent = model;
-    showContext();
+    for (const pane of panes.all) pane.showContext();
   },
 );
 
 const database = await Database.open().catch(() => null);
-let currentId = "";
-/** The chat that was asked for last, which may still be read. */
-let wanted = "";
 
 const chats = new Chats(database, connection, {
   onList: () => {
-    if (currentId && !chats.get(currentId)) {
-      currentId = ""; // it was removed, perhaps in another tab
-      showLatest();
-    }
-    list.show(currentId);
+    if (panes.leaveGone()) showLatest();
+    showList();
   },
   onChat: (chatId) => {
-    if (chatId !== currentId) return;
-    log.show(chatId);
-    refresh();
+    panes.showing(chatId)?.changed();
+    showTitle();
   },
-  onMessage: (message) => {
-    if (message.chatId !== currentId) return;
-    log.changed(message);
-    refresh();
-    if (!isAlive(message)) say(spokenWords(message));
-  },
+  onMessage: (message) => panes.showing(message.chatId)?.changedMessage(message),
   onSaveFailed: () => {
     by("composer-hint").textContent = "This browser does not let the page keep its chats.";
   },
 });
 
-const log = new LogView(
-  { log: by("log"), list: by("messages"), latest: by("latest") },
-  chats,
-  {
-    act: (action, message) => {
-      switch (action) {
-        case "copy":
-          return navigator.clipboard.writeText(message.text).then(
-            () => (say("Copied"), true),
-            () => (tell("The browser did not allow copying."), false),
-          );
-        case "again":
-          return chats.again(message);
-        case "thrice":
-          return chats.again(message, 3);
-        case "take":
-          return chats.choose(message);
-        case "continue":
-          return chats.continue(message);
-        case "remove":
-          return chats.removeMessage(message);
-      }
-    },
-    ask: (message, text) => chats.edit(message, text),
-    switchTo: (message) => chats.switchTo(message),
-  },
-);
-
-const composer = new Composer(
-  {
-    form: by("composer"),
-    field: by("draft"),
-    button: by("go"),
-    attach: by("attach"),
-    picker: by("attach-file"),
-    files: by("files"),
-  },
-  {
-    send: (text, files) => chats.send(currentId, text, files),
-    stop: () => chats.stop(currentId),
-    draft: (chatId, draft) => {
-      if (chats.get(chatId)?.draft !== draft) chats.change(chatId, { draft });
-    },
-    files: (chatId, files) => chats.keepFiles(chatId, files),
-    say: tell,
-  },
-);
+const panes = new Panes(chats, connection, { say, changed: showPanes });
 
 const list = new ChatList(
   { list: by("chat-list"), search: by("search"), empty: by("chat-list-empty") },
   chats,
-  { open: (chatId) => void show(chatId) },
+  {
+    open: (chatId) => void show(chatId),
+    openBeside: (chatId) => void panes.showBeside(chatId),
+  },
 );
 
 const settings = new SettingsView(
   { dialog: by("settings"), form: by("settings-form") },
   (changed) => {
-    const chat = chats.get(currentId);
-    if (chat) chats.change(currentId, { settings: { ...chat.settings, ...changed } });
+    const chat = chats.get(panes.active.chatId);
+    if (chat) chats.change(chat.id, { settings: { ...chat.settings, ...changed } });
   },
 );
 
@@ -132,18 +75,8 @@ const panel = new PanelView(by("panel"), () => connection.key);
 
 /** @param {string} chatId */
 async function show(chatId) {
-  wanted = chatId;
-  await chats.open(chatId);
-  const files = await chats.files(chatId);
-  if (wanted !== chatId) return; // the reader is elsewhere by now
-  currentId = chatId;
-  write("current", chatId);
-  composer.show(chatId, chats.get(chatId)?.draft ?? "", files);
-  log.show(chatId);
-  log.follow();
-  list.show(chatId);
+  await panes.show(chatId);
   openChats(false);
-  refresh();
 }
 
 function showLatest() {
@@ -153,50 +86,64 @@ function showLatest() {
 
 /** Goes on where this tab was, with what was being written there. */
 async function showFirst() {
-  const written = lastDraft.take();
-  const last = chats.get(read("current") ?? "") ?? chats.list[0];
-  if (written && chats.get(written.chatId)) {
-    chats.change(written.chatId, { draft: written.text });
-  } else if (written?.text) {
-    const chat = chats.create();
-    chats.change(chat.id, { draft: written.text });
-    return show(chat.id);
+  let unsaved = "";
+  for (const { chatId, text } of lastDrafts.take()) {
+    const chat = chats.get(chatId) ?? (text ? chats.create() : undefined);
+    if (!chat) continue;
+    if (chat.id !== chatId) unsaved = chat.id;
+    chats.change(chat.id, { draft: text });
   }
+  const last = chats.get(unsaved) ?? chats.get(read("current") ?? "") ?? chats.list[0];
+  const beside = chats.get(read("beside") ?? "");
   await show(last ? last.id : chats.create().id);
+  if (beside && beside !== last && panes.haveRoom) await panes.showBeside(beside.id);
 }
 
 function newChat() {
-  const unused = chats.list.find(isUnused);
   list.showAll();
-  void show((unused ?? chats.create()).id).then(() => composer.focus());
+  const here = chats.get(panes.active.chatId);
+  const chat = here && isUnused(here) ? here : unusedChat();
+  void show(chat.id).then(() => panes.active.composer.focus());
+}
+
+/** @returns {import("./model/chat.js").Chat} that is not open, with nothing in it */
+function unusedChat() {
+  const unused = chats.list.find((chat) => isUnused(chat) && !panes.showing(chat.id));
+  return unused ?? chats.create();
+}
+
+/** Opens another chat beside the one where the reader is, or leaves only that. */
+function switchBeside() {
+  if (panes.other) return panes.close();
+  if (!panes.haveRoom) return;
+  void panes.showBeside(unusedChat().id).then(() => panes.active.composer.focus());
 }
 
 /** @param {number} by how many places further down the list */
 function step(by) {
   const ids = chats.list.map(({ id }) => id);
-  const next = ids[ids.indexOf(currentId) + by];
+  const next = ids[ids.indexOf(panes.active.chatId) + by];
   if (next) void show(next);
 }
 
-function refresh() {
-  const chat = chats.get(currentId);
-  const runs = chats.runsIn(currentId);
-  by("empty").hidden = chat?.leaf !== null;
-  by("title").textContent = chat?.title ?? "";
-  document.title = chat && chat.leaf !== null ? `${chat.title} · ds4trio` : "ds4trio";
-  composer.setBusy(runs.length > 0, runs.length > 0 && runs.every(({ stopping }) => stopping));
-  showContext();
+/** Other chats are open, or the reader is at the other one. */
+function showPanes() {
+  const [first, second] = panes.all;
+  write("current", first?.chatId ?? "");
+  write("beside", second?.chatId ?? "");
+  by("beside-button").setAttribute("aria-pressed", `${second !== undefined}`);
+  showList();
+  showTitle();
 }
 
-/** How much of the model's context this chat fills, by its latest answer. */
-function showContext() {
-  const room = connection.contextLength;
-  const stats = chats.path(currentId).findLast(({ stats }) => stats?.promptTokens)?.stats;
-  const used = (stats?.promptTokens ?? 0) + (stats?.outputTokens ?? 0);
-  by("context").hidden = !room || used === 0;
-  if (!room || used === 0) return;
-  by("context-text").textContent = contextWords(used, room);
-  by("context-fill").style.width = `${Math.min((100 * used) / room, 100)}%`;
+function showList() {
+  list.show(panes.active.chatId, panes.other?.chatId);
+}
+
+function showTitle() {
+  const chat = chats.get(panes.active.chatId);
+  by("title").textContent = chat?.title ?? "";
+  document.title = chat && chat.leaf !== null ? `${chat.title} · ds4trio` : "ds4trio";
 }
 
 /** Where the page is narrow, the list of chats lies over the conversation while it is open. */
@@ -205,7 +152,7 @@ function chatsLieOver() {
 }
 
 function stopOrClose() {
-  if (!chatsLieOver()) return chats.stop(currentId);
+  if (!chatsLieOver()) return panes.active.stop();
   openChats(false);
   by("chats-button").focus();
 }
@@ -232,24 +179,19 @@ async function importChats(file) {
   try {
     const found = await importedFrom(file);
     await chats.take(found);
-    tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
+    panes.active.tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
   } catch (error) {
-    tell(error instanceof Error ? error.message : "The file could not be read.");
+    panes.active.tell(error instanceof Error ? error.message : "The file could not be read.");
   }
-}
-
-/** @param {string} words below the composer, and for screen readers */
-function tell(words) {
-  by("composer-hint").textContent = words;
-  say(words);
 }
 
 by("new-chat").addEventListener("click", newChat);
 by("new-chat-here").addEventListener("click", newChat);
 by("settings-button").addEventListener("click", () => {
-  const chat = chats.get(currentId);
+  const chat = chats.get(panes.active.chatId);
   if (chat) settings.open(chat.settings);
 });
+by("beside-button").addEventListener("click", switchBeside);
 by("panel-button").addEventListener("click", () => openPanel(by("panel").hidden === true));
 by("chats-button").addEventListener("click", () =>
   openChats(!document.body.hasAttribute("data-chats")),
@@ -267,16 +209,13 @@ by("import-file").addEventListener("change", (event) => {
   picker.value = "";
   if (file) void importChats(file);
 });
-by("ideas").addEventListener("click", (event) => {
-  const idea = /** @type {HTMLElement} */ (event.target).closest("button");
-  if (idea) chats.send(currentId, idea.textContent ?? "");
-});
 listen(
   [
     { key: "escape", words: "Stop the answer", run: stopOrClose },
     { key: "o", command: true, shift: true, words: "New chat", run: newChat },
     { key: "k", command: true, words: "Search", run: () => (openChats(true), by("search").focus()) },
-    { key: "/", words: "Write", run: () => composer.focus() },
+    { key: "/", words: "Write", run: () => panes.active.composer.focus() },
+    { key: "b", words: "Two chats side by side, or one", run: switchBeside },
     { key: "j", words: "Next chat", run: () => step(1) },
     { key: "k", words: "Chat before", run: () => step(-1) },
     { key: ",", command: true, words: "Settings", run: () => by("settings-button").click() },
@@ -285,10 +224,12 @@ listen(
   { dialog: by("shortcuts"), list: by("shortcuts-list"), button: by("shortcuts-button") },
 );
 
-window.addEventListener("pagehide", () => lastDraft.leave(currentId, composer.text));
+window.addEventListener("pagehide", () =>
+  lastDrafts.leave(panes.all.map(({ chatId, composer }) => ({ chatId, text: composer.text }))),
+);
 
 void connection.connect();
 await chats.load();
 await showFirst();
 openPanel(read("panel") === "open");
-composer.focus();
+panes.active.composer.focus();

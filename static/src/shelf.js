@@ -39,6 +39,8 @@ export class Shelf {
   #chats = new Map();
   /** @type {Map<string, Tree>} of the chats that were opened */
   #trees = new Map();
+  /** @type {Map<string, Attachment[]>} files that wait in the composer, of the chats that were opened */
+  #files = new Map();
   #database;
   keeper;
   observer;
@@ -84,8 +86,10 @@ export class Shelf {
   async open(chatId) {
     if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
     const tree = (await this.#database?.messages(chatId)) ?? new Map();
+    const files = (await this.#database?.files(chatId)) ?? [];
     if (this.#trees.has(chatId)) return [];
     this.#trees.set(chatId, tree);
+    this.#files.set(chatId, files);
     this.#mend(chatId);
     this.observer.onChat(chatId);
     return [...tree.values()];
@@ -156,6 +160,7 @@ export class Shelf {
   remove(chatId) {
     this.#chats.delete(chatId);
     this.#trees.delete(chatId);
+    this.#files.delete(chatId);
     this.keeper.keep({ kind: "removeChat", chatId });
     this.observer.onList();
   }
@@ -191,12 +196,11 @@ export class Shelf {
   }
 
   /**
-   * Files that wait in the composer.
    * @param {string} chatId
-   * @returns {Promise<Attachment[]>}
+   * @returns {Attachment[]} files that wait in its composer; none where the chat is not open
    */
-  async files(chatId) {
-    return (await this.#database?.files(chatId)) ?? [];
+  files(chatId) {
+    return this.#files.get(chatId) ?? [];
   }
 
   /**
@@ -205,6 +209,7 @@ export class Shelf {
    * @param {Attachment[]} files
    */
   keepFiles(chatId, files) {
+    this.#files.set(chatId, files);
     this.change(chatId, { files: files.length });
     this.#database?.putFiles(chatId, files).catch(() => this.observer.onSaveFailed());
   }

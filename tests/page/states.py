@@ -64,6 +64,19 @@ def versions(seen: Visit) -> None:
     expect(seen.part("versions")).to_contain_text("3 of 4")
 
 
+def beside(seen: Visit) -> None:
+    """Two chats at once, where both have room."""
+    _earlier(seen)
+    seen.ask_and_wait(WHY)
+    _typeset(seen.answers.last)
+    if seen.page.locator("#beside-button").is_visible():
+        seen.page.locator("#beside-button").click()
+        other = seen.page.locator("#pane-beside")
+        other.get_by_label("Message").fill("ponder")
+        other.get_by_role("button", name="Send").click()
+        expect(other).to_contain_text("thought8")
+
+
 def fault(seen: Visit) -> None:
     seen.ask_and_wait("count 12, then cut")
     seen.ask_and_wait("fail", "failed")
@@ -112,6 +125,7 @@ STATES: dict[str, Callable[[Visit], None]] = {
     "parts": parts,
     "candidates": candidates,
     "versions": versions,
+    "beside": beside,
     "fault": fault,
     "editing": editing,
     "settings": settings,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.page.states import STATES
 from tests.page.visit import Visit, visit
@@ -40,6 +40,8 @@ def found(seen: Visit, theme: Literal["light", "dark"], width: int) -> list[str]
     and what it leaves to people to judge, but for colours where there are too few letters."""
     seen.page.emulate_media(color_scheme=theme)
     seen.page.set_viewport_size({"width": width, "height": TALL})
+    if width < 1024:  # where a second chat has no room, it is about to go
+        expect(seen.page.locator("#pane-beside")).to_have_count(0)
     violations: list[str] = seen.page.evaluate(RUN)
     return violations
 

@@ -36,6 +36,23 @@ def test_on_a_phone_the_list_lies_over_the_chat_and_closes(reader: Visit) -> Non
         expect(search).to_be_hidden()
 
 
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_the_composer_stands_at_the_bottom_and_the_log_fills_what_is_above(
+    reader: Visit, width: int
+) -> None:
+    reader.page.set_viewport_size({"width": width, "height": 844})
+    reader.ask_and_wait("alpha")
+    bar, log, composer = (
+        reader.page.locator(each).bounding_box() for each in (".bar", "#log", "#composer")
+    )
+    assert bar is not None
+    assert log is not None
+    assert composer is not None
+    assert abs(bar["y"] + bar["height"] - log["y"]) <= 1
+    assert composer["y"] > 844 - 150
+    assert log["height"] > 600
+
+
 def test_on_a_phone_a_new_chat_is_one_touch_away(reader: Visit) -> None:
     reader.page.set_viewport_size(PHONE)
     reader.ask_and_wait("alpha")

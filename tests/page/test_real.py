@@ -62,23 +62,29 @@ def test_a_lost_socket_in_mid_answer_goes_on_to_the_letter(real: RealVisit) -> N
     assert real.sockets == 2
 
 
-def test_two_chats_stream_over_one_socket_and_the_panel_shows_it(real: RealVisit) -> None:
-    real.page.get_by_role("button", name="Server").click()
-    panel = real.page.locator("#panel")
-    real.ask_at_length(STORY, 80)
-    real.expect_words(3)
-    real.new_chat()
-    real.ask_at_length("Write a long story about a river.", 80)
-    real.expect_words(3)
+def test_two_chats_stream_side_by_side_over_one_socket_and_the_panel_shows_it(
+    real: RealVisit,
+) -> None:
+    real.page.get_by_role("button", name="Server", exact=True).click()
+    real.set(maxTokens="80")
+    real.page.get_by_role("button", name="Side by side").click()
+    real.set(maxTokens="80")
+    panel, chats = (
+        real.page.locator("#panel"),
+        [real.page.locator("#pane"), real.page.locator("#pane-beside")],
+    )
+    for chat, question in zip(chats, (STORY, "Write a long story about a river."), strict=True):
+        chat.get_by_label("Message", exact=True).fill(question)
+        chat.get_by_role("button", name="Send").click()
+    for chat in chats:
+        expect(chat.locator("[data-part=stats]")).to_contain_text("batch of 2")
+        expect(chat.locator("[data-status=answering]")).to_be_in_viewport()
     expect(real.page.locator("#chat-list > li[data-busy]")).to_have_count(2)
-    expect(real.part("stats")).to_contain_text("batch of 2")
     expect(panel).to_contain_text(re.compile(r"Answers now2 of \d+"))
-    expect(panel).to_contain_text(re.compile(r"To a batch(2\.0|1\.[5-9])"))
-    real.open_chat(STORY)
-    real.expect_status("answering")
-    real.expect_status("cut")
-    real.open_chat("Write a long story about a river.")
-    real.expect_status("cut")
+    expect(panel).to_contain_text(re.compile(r"Answers per batch(2\.0|1\.[5-9])"))
+    expect(panel).to_contain_text(re.compile(r"KV pages in use[1-9]\d* of [1-9]\d*"))
+    for chat in chats:
+        expect(chat.locator("[data-status=cut]")).to_be_visible(timeout=60_000)
     assert real.sockets == 1
     assert len({asked["stream_id"] for asked in real.asked}) == 2
     for name in real.names:
@@ -86,12 +92,30 @@ def test_two_chats_stream_over_one_socket_and_the_panel_shows_it(real: RealVisit
         assert real.response(name)["ds4trio"]["mean_batch_size"] > 1
 
 
+def test_an_answer_says_what_it_cost(real: RealVisit) -> None:
+    """The figures are the server's own, digit by digit."""
+    real.ask_briefly("What is the capital of France?")
+    real.set(maxTokens="40")
+    real.ask_and_wait("And of Italy?")
+    response = real.response(real.names[-1])
+    usage, timings = response["usage"], response["ds4trio"]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    assert cached > 0
+    shown = real.part("stats")
+    expect(shown).to_contain_text(f"{timings['tokens_per_second']:.1f} tokens/s")
+    expect(shown).to_contain_text(f"{usage['output_tokens']} token")
+    expect(shown).to_contain_text(f"first in {timings['first_token_seconds']:.2f} s")
+    expect(shown).to_contain_text(f"{cached} of {usage['input_tokens']} cached")
+    filled = usage["input_tokens"] + usage["output_tokens"]
+    expect(real.page.locator("#context-text")).to_contain_text(f"{filled} of ")
+
+
 def test_three_more_answers_come_at_once(real: RealVisit) -> None:
     real.set(maxTokens="60")
     real.ask_and_wait("Name a colour and say what it reminds you of.")
     real.ask_three_times()
     real.expect_candidates("answering")
-    in_one_batch = re.compile(r"batch of 3|[23]\.\d to a batch")
+    in_one_batch = re.compile(r"batch of 3|[23]\.\d per batch")
     expect(real.candidates.last.locator("[data-part=stats]")).to_have_text(in_one_batch)
     for candidate in real.candidates.all():
         expect(candidate).to_have_attribute("data-status", re.compile("done|cut"), timeout=60_000)

@@ -51,25 +51,22 @@ export function write(name, text) {
 }
 
 /** What was being written as the tab's page went: the database may be too slow for that moment. */
-export const lastDraft = {
-  /** @returns {{chatId: string, text: string}|null} what the page before this one left, once */
+export const lastDrafts = {
+  /** @returns {{chatId: string, text: string}[]} what the page before this one left, once */
   take() {
     try {
-      const kept = sessionStorage.getItem(`${PREFIX}draft`);
-      sessionStorage.removeItem(`${PREFIX}draft`);
-      return kept === null ? null : JSON.parse(kept);
+      const kept = JSON.parse(sessionStorage.getItem(`${PREFIX}drafts`) ?? "[]");
+      sessionStorage.removeItem(`${PREFIX}drafts`);
+      return kept;
     } catch {
-      return null;
+      return [];
     }
   },
 
-  /**
-   * @param {string} chatId
-   * @param {string} text
-   */
-  leave(chatId, text) {
+  /** @param {{chatId: string, text: string}[]} drafts */
+  leave(drafts) {
     try {
-      sessionStorage.setItem(`${PREFIX}draft`, JSON.stringify({ chatId, text }));
+      sessionStorage.setItem(`${PREFIX}drafts`, JSON.stringify(drafts));
     } catch {
       return; // what was saved while it was written is all there is
     }

@@ -23,11 +23,12 @@ export class ChatList {
   #elements;
   #on;
   #currentId = "";
+  #besideId = "";
 
   /**
    * @param {{list: HTMLElement, search: HTMLInputElement, empty: HTMLElement}} elements
    * @param {Chats} chats
-   * @param {{open: (chatId: string) => void}} on
+   * @param {{open: (chatId: string) => void, openBeside: (chatId: string) => void}} on
    */
   constructor(elements, chats, on) {
     this.#elements = elements;
@@ -43,14 +44,19 @@ export class ChatList {
     });
   }
 
-  /** @param {string} currentId */
-  show(currentId) {
+  /**
+   * @param {string} currentId where the reader is
+   * @param {string} [besideId] the other chat that is open
+   */
+  show(currentId, besideId = "") {
     this.#currentId = currentId;
+    this.#besideId = besideId;
     if (this.#renaming) return; // the field must not go away under the reader's hands
     const { list, empty } = this.#elements;
     const shown = this.#chats.list.filter(
       (chat) =>
-        (!isUnused(chat) || chat.id === currentId) && (this.#found?.has(chat.id) ?? true),
+        (!isUnused(chat) || chat.id === currentId || chat.id === besideId) &&
+        (this.#found?.has(chat.id) ?? true),
     );
     const focused = document.activeElement;
     const focusedId = list.contains(focused)
@@ -75,7 +81,7 @@ export class ChatList {
   async #search() {
     const query = this.#elements.search.value.trim();
     this.#found = query ? await this.#chats.search(query) : null;
-    this.show(this.#currentId);
+    this.show(this.#currentId, this.#besideId);
   }
 
   /** @param {Chat} chat */
@@ -90,10 +96,13 @@ export class ChatList {
     open.type = "button";
     open.dataset.action = "open";
     open.textContent = title;
-    open.addEventListener("click", () => this.#on.open(chat.id));
+    open.addEventListener("click", ({ ctrlKey, metaKey }) =>
+      ctrlKey || metaKey ? this.#on.openBeside(chat.id) : this.#on.open(chat.id),
+    );
     open.dir = "auto";
     open.title = title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
+    if (chat.id === this.#besideId) open.setAttribute("aria-current", "true");
     if (busy) open.setAttribute("aria-description", "an answer is being written");
     const actions = document.createElement("span");
     actions.className = "chat-actions";
@@ -125,7 +134,7 @@ export class ChatList {
       this.#renaming = "";
       const title = field.value.trim();
       if (keep && title) this.#chats.change(chat.id, { title, named: true });
-      this.show(this.#currentId);
+      this.show(this.#currentId, this.#besideId);
     };
     field.addEventListener("keydown", (event) => {
       event.stopPropagation();

@@ -17,6 +17,7 @@ const MOST_PASTED = 20_000;
  * @property {(text: string, files: Attachment[]) => void} send
  * @property {() => void} stop
  * @property {(chatId: string, text: string) => void} draft it is to be kept
+ * @property {(chatId: string) => Attachment[]} attached the files that wait in a chat
  * @property {(chatId: string, files: Attachment[]) => void} files they are to be kept
  * @property {(words: string) => void} say for screen readers, and below the field
  */
@@ -35,8 +36,6 @@ export class Composer {
   #saveTimer = 0;
   #busy = false;
   #chatId = "";
-  /** @type {Map<string, Attachment[]>} by chat */
-  #attached = new Map();
   #elements;
   #on;
 
@@ -99,9 +98,8 @@ export class Composer {
   /**
    * @param {string} chatId
    * @param {string} draft
-   * @param {Attachment[]} files that were kept with it
    */
-  show(chatId, draft, files) {
+  show(chatId, draft) {
     if (chatId === this.#chatId) return;
     this.save();
     // What was written before there was any chat goes before what the chat has.
@@ -109,10 +107,16 @@ export class Composer {
     this.#chatId = chatId;
     this.#elements.field.value = early || draft;
     if (early) this.save();
-    if (!this.#attached.has(chatId)) this.#attached.set(chatId, files);
     this.#fit();
     this.#showFiles();
     this.#refresh();
+  }
+
+  /** Keeps what is written, and has nothing more to do with that chat. */
+  leave() {
+    this.save();
+    this.#chatId = "";
+    this.#elements.field.value = "";
   }
 
   focus() {
@@ -151,7 +155,7 @@ export class Composer {
         this.#on.say(`${file.name} is not a text, or is too long, and was not attached.`);
         continue;
       }
-      this.#keep(chatId, [...this.#files(chatId), { name: file.name, text }]);
+      this.#on.files(chatId, [...this.#on.attached(chatId), { name: file.name, text }]);
     }
     this.#showFiles();
     this.#refresh();
@@ -159,28 +163,18 @@ export class Composer {
   }
 
   get #empty() {
-    return this.text.trim() === "" && this.#files(this.#chatId).length === 0;
+    return this.text.trim() === "" && this.#attached.length === 0;
   }
 
-  /** @param {string} chatId */
-  #files(chatId) {
-    return this.#attached.get(chatId) ?? [];
-  }
-
-  /**
-   * @param {string} chatId
-   * @param {Attachment[]} files
-   */
-  #keep(chatId, files) {
-    this.#attached.set(chatId, files);
-    this.#on.files(chatId, files);
+  get #attached() {
+    return this.#on.attached(this.#chatId);
   }
 
   #send() {
     const text = this.text.trim();
-    const files = this.#files(this.#chatId);
+    const files = this.#attached;
     if (this.#empty || this.#busy || !this.#chatId) return;
-    if (files.length > 0) this.#keep(this.#chatId, []);
+    if (files.length > 0) this.#on.files(this.#chatId, []);
     this.#showFiles();
     this.text = "";
     this.#on.send(text, files);
@@ -199,15 +193,17 @@ export class Composer {
 
   #showFiles() {
     const { files } = this.#elements;
-    const attached = this.#files(this.#chatId);
+    const attached = this.#attached;
     files.hidden = attached.length === 0;
     files.replaceChildren(
       ...attached.map((file) => {
         const item = document.createElement("li");
         const button = iconButton("i-close", `Leave ${file.name} out`);
         button.addEventListener("click", () => {
-          const rest = this.#files(this.#chatId).filter((other) => other !== file);
-          this.#keep(this.#chatId, rest);
+          this.#on.files(
+            this.#chatId,
+            this.#attached.filter((other) => other !== file),
+          );
           this.#showFiles();
           this.#refresh();
           this.focus();

@@ -13,11 +13,11 @@ const HEIGHT = 72;
 
 const FIGURES = [
   ["sessions", "Answers now"],
-  ["batch", "To a batch"],
-  ["waiting", "In line"],
+  ["batch", "Answers per batch"],
+  ["waiting", "Waiting"],
   ["speed", "Tokens/s"],
   ["pages", "KV pages in use"],
-  ["cached", "Found in the cache"],
+  ["cached", "Read from the cache"],
 ];
 
 export class PanelView {
@@ -46,7 +46,7 @@ export class PanelView {
     this.#bars.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.#bars.setAttribute("preserveAspectRatio", "none");
     this.#bars.setAttribute("role", "img");
-    this.#bars.setAttribute("aria-label", "Answers to a batch over the last minute");
+    this.#bars.setAttribute("aria-label", "Answers per batch over the last minute");
     this.#most.className = "hint";
     const list = document.createElement("dl");
     for (const [name, label] of FIGURES) {
@@ -104,7 +104,7 @@ export class PanelView {
     this.#set("pages", `${used} of ${look.total_pages}`);
     this.#set("cached", `${look.cached_tokens} tokens`);
     const most = Math.max(4, ...this.#points.map(({ batch }) => Math.ceil(batch)));
-    this.#most.textContent = `Last minute, up to ${most} to a batch`;
+    this.#most.textContent = `Last minute, up to ${most} per batch`;
     this.#bars.replaceChildren(
       ...this.#points.map(({ at, batch }) => {
         const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");

@@ -74,7 +74,7 @@ export function statsWords(stats) {
   }
   if (stats.batchSize) {
     const mean = figure(stats.batchSize);
-    parts.push(mean === "1.0" ? "alone in its batches" : `${mean} to a batch`);
+    parts.push(mean === "1.0" ? "alone in its batches" : `${mean} per batch`);
   }
   if (stats.cachedTokens && stats.promptTokens) {
     const [cached, all] = [stats.cachedTokens, stats.promptTokens].map(whole);

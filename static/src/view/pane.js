@@ -1,0 +1,172 @@
+/**
+ * One open chat: its messages, where the reader writes, and how much of the model's context it
+ * fills. The page has one of them, or two beside each other.
+ */
+
+import { isAlive } from "../model/chat.js";
+import { Composer } from "./composer.js";
+import { LogView } from "./log_view.js";
+import { contextWords, spokenWords } from "./words.js";
+
+/**
+ * @typedef {import("../chats.js").Chats} Chats
+ * @typedef {import("../model/chat.js").Message} Message
+ * @typedef {import("../wire/connection.js").Connection} Connection
+ * @typedef {import("./message_view.js").Action} Action
+ */
+
+/**
+ * @typedef {object} On
+ * @property {(words: string) => void} say for screen readers
+ * @property {(pane: Pane) => void} entered the reader's focus has come into it
+ * @property {(pane: Pane) => void} opened it shows another chat
+ */
+
+export class Pane {
+  /** Of the chat that it shows; empty before the first. */
+  chatId = "";
+  /** The chat that was asked for last, which may still be read. */
+  #wanted = "";
+  #by;
+  #chats;
+  #connection;
+  #on;
+  #log;
+  element;
+  composer;
+
+  /**
+   * @param {typeof import("./by.js").by} by finds an element of this pane
+   * @param {Chats} chats
+   * @param {Connection} connection
+   * @param {On} on
+   */
+  constructor(by, chats, connection, on) {
+    this.#by = by;
+    this.#chats = chats;
+    this.#connection = connection;
+    this.#on = on;
+    this.element = by("pane");
+    this.#log = new LogView(
+      { log: by("log"), list: by("messages"), latest: by("latest") },
+      chats,
+      {
+        act: (action, message) => this.#act(action, message),
+        ask: (message, text) => chats.edit(message, text),
+        switchTo: (message) => chats.switchTo(message),
+      },
+    );
+    this.composer = new Composer(
+      {
+        form: by("composer"),
+        field: by("draft"),
+        button: by("go"),
+        attach: by("attach"),
+        picker: by("attach-file"),
+        files: by("files"),
+      },
+      {
+        send: (text, files) => chats.send(this.chatId, text, files),
+        stop: () => this.stop(),
+        draft: (chatId, draft) => {
+          if (chats.get(chatId) && chats.get(chatId)?.draft !== draft) chats.change(chatId, { draft });
+        },
+        attached: (chatId) => chats.files(chatId),
+        files: (chatId, files) => chats.keepFiles(chatId, files),
+        say: (words) => this.tell(words),
+      },
+    );
+    by("ideas").addEventListener("click", (event) => {
+      const idea = /** @type {HTMLElement} */ (event.target).closest("button");
+      if (idea) chats.send(this.chatId, idea.textContent ?? "");
+    });
+    for (const enters of ["focusin", "pointerdown"])
+      this.element.addEventListener(enters, () => on.entered(this));
+  }
+
+  /** @param {string} chatId */
+  async show(chatId) {
+    this.#wanted = chatId;
+    await this.#chats.open(chatId);
+    if (this.#wanted !== chatId) return; // the reader is elsewhere by now
+    this.chatId = chatId;
+    this.composer.show(chatId, this.#chats.get(chatId)?.draft ?? "");
+    this.#log.show(chatId);
+    this.#log.follow();
+    this.refresh();
+    this.#on.opened(this);
+  }
+
+  /** Is shown no more. */
+  leave() {
+    this.composer.leave();
+    this.#wanted = this.chatId = "";
+  }
+
+  /** The chat shows other messages now. */
+  changed() {
+    this.#log.show(this.chatId);
+    this.refresh();
+  }
+
+  /** @param {Message} message of its chat */
+  changedMessage(message) {
+    this.#log.changed(message);
+    this.refresh();
+    if (!isAlive(message)) this.#on.say(spokenWords(message));
+  }
+
+  refresh() {
+    const chat = this.#chats.get(this.chatId);
+    const runs = this.#chats.runsIn(this.chatId);
+    this.#by("empty").hidden = chat?.leaf !== null;
+    this.#by("pane-title").textContent = chat?.title ?? "";
+    this.composer.setBusy(runs.length > 0, runs.length > 0 && runs.every(({ stopping }) => stopping));
+    this.showContext();
+  }
+
+  /** How much of the model's context this chat fills, by its latest answer. */
+  showContext() {
+    const room = this.#connection.contextLength;
+    const stats = this.#chats.path(this.chatId).findLast(({ stats }) => stats?.promptTokens)?.stats;
+    const used = (stats?.promptTokens ?? 0) + (stats?.outputTokens ?? 0);
+    this.#by("context").hidden = !room || used === 0;
+    if (!room || used === 0) return;
+    this.#by("context-text").textContent = contextWords(used, room);
+    this.#by("context-fill").style.width = `${Math.min((100 * used) / room, 100)}%`;
+  }
+
+  stop() {
+    this.#chats.stop(this.chatId);
+  }
+
+  /** @param {string} words below the composer, and for screen readers */
+  tell(words) {
+    this.#by("composer-hint").textContent = words;
+    this.#on.say(words);
+  }
+
+  /**
+   * @param {Action} action
+   * @param {Message} message
+   */
+  #act(action, message) {
+    switch (action) {
+      case "copy":
+        return navigator.clipboard.writeText(message.text).then(
+          () => (this.#on.say("Copied"), true),
+          () => (this.tell("The browser did not allow copying."), false),
+        );
+      case "again":
+        return this.#chats.again(message);
+      case "thrice":
+        return this.#chats.again(message, 3);
+      case "take":
+        return this.#chats.choose(message);
+      case "continue":
+        return this.#chats.continue(message);
+      case "remove":
+        return this.#chats.removeMessage(message);
+    }
+  }
+}
