@@ -132,7 +132,7 @@ export class Shelf {
 
   /**
    * @param {string} chatId
-   * @param {Partial<Pick<Chat, "title"|"named"|"pinned"|"draft"|"files"|"settings">>} fields
+   * @param {Partial<Pick<Chat, "title"|"named"|"pinned"|"draft"|"files"|"edits"|"settings">>} fields
    */
   change(chatId, fields) {
     const chat = this.#chats.get(chatId);
@@ -212,6 +212,24 @@ export class Shelf {
     this.#files.set(chatId, files);
     this.change(chatId, { files: files.length });
     this.#database?.putFiles(chatId, files).catch(() => this.observer.onSaveFailed());
+  }
+
+  /**
+   * @param {Message} question
+   * @returns {string|undefined} other words for it that are being written
+   */
+  edited({ chatId, id }) {
+    return this.#chats.get(chatId)?.edits?.[id];
+  }
+
+  /**
+   * @param {Message} question
+   * @param {string|null} text null once it was asked or left
+   */
+  keepEdit({ chatId, id }, text) {
+    const { [id]: before, ...others } = this.#chats.get(chatId)?.edits ?? {};
+    if ((before ?? null) === text) return;
+    this.change(chatId, { edits: text === null ? others : { ...others, [id]: text } });
   }
 
   /** @param {Message} message becomes what the database has, where that is more */

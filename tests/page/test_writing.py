@@ -47,6 +47,26 @@ def test_drafts_outlive_reloads_and_belong_to_their_chats(reader: Visit) -> None
     expect(reader.draft).to_have_value("for the first")
 
 
+def test_other_words_for_a_question_outlive_reloads_until_they_are_asked(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.button("Edit", of=reader.questions.last).click()
+    words = reader.page.get_by_label("Your question, to be changed")
+    words.fill("first, in other words")
+    reader.page.reload()
+    expect(words).to_have_value("first, in other words")
+    reader.new_chat()
+    reader.open_chat("first")
+    expect(words).to_have_value("first, in other words")
+    words.press("Enter")
+    expect(reader.text).to_contain_text("You said: first, in other words")
+    reader.button("Edit", of=reader.questions.last).click()
+    words.fill("never asked")
+    words.press("Escape")
+    reader.page.reload()
+    expect(reader.questions.last).to_contain_text("first, in other words")
+    expect(words).to_have_count(0)
+
+
 def test_what_is_written_before_the_page_is_ready_is_kept(reader: Visit) -> None:
     reader.ready()
     reader.page.add_init_script(

@@ -72,6 +72,8 @@
  * @property {string|null} leaf id of the last message that is shown
  * @property {string} draft what is being written
  * @property {number} [files] how many wait to go along with it
+ * @property {Record<string, string>} [edits] other words for questions that are being written, by
+ *   the question's id
  * @property {string[]} [candidates] ids of answers that were asked for together, for the reader to
  *   choose from; none once that is done
  * @property {Settings} settings

@@ -17,6 +17,8 @@ import { sure } from "./sure.js";
  * @property {(action: Action, message: Message) => Promise<boolean>|void} act where it takes a
  *   while, whether it was done
  * @property {(message: Message, text: string) => void} ask an edited question
+ * @property {(message: Message) => string|undefined} edited what is being written for a question
+ * @property {(message: Message, text: string|null) => void} keepEdit null once that is over
  * @property {(message: Message) => void} switchTo a version
  */
 

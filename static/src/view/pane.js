@@ -53,6 +53,8 @@ export class Pane {
       {
         act: (action, message) => this.#act(action, message),
         ask: (message, text) => chats.edit(message, text),
+        edited: (message) => chats.edited(message),
+        keepEdit: (message, text) => chats.keepEdit(message, text),
         switchTo: (message) => chats.switchTo(message),
       },
     );

@@ -10,10 +10,13 @@ import { MessageView } from "./message_view.js";
  * @typedef {import("../model/chat.js").Message} Message
  */
 
+const KEEP_AFTER_MS = 300;
+
 export class QuestionView extends MessageView {
   /** @type {HTMLFormElement|null} */
   #form = null;
-  #ask;
+  #timer = 0;
+  #actions;
 
   /**
    * @param {Message} message
@@ -21,7 +24,7 @@ export class QuestionView extends MessageView {
    */
   constructor(message, actions) {
     super("question-template", message, actions);
-    this.#ask = actions.ask;
+    this.#actions = actions;
     this.set("text", message.text);
     this.parts.text.hidden = message.text === "";
     this.parts.files.hidden = message.attachments.length === 0;
@@ -32,6 +35,8 @@ export class QuestionView extends MessageView {
       this.parts.files.append(item);
     }
     this.buttons.copy.hidden = !navigator.clipboard; // only secure contexts have one
+    const edited = actions.edited(message); // before a reload, perhaps
+    if (edited !== undefined) this.#open(edited);
   }
 
   /**
@@ -39,7 +44,7 @@ export class QuestionView extends MessageView {
    * @override
    */
   onAction(action) {
-    if (action === "edit") this.#edit();
+    if (action === "edit") this.#open(this.message.text).focus();
     else super.onAction(action);
   }
 
@@ -49,16 +54,19 @@ export class QuestionView extends MessageView {
     this.showVersions(versions);
   }
 
-  #edit() {
+  /** @param {string} text */
+  #open(text) {
     const form = this.#form ?? this.#makeForm();
     this.#form = form;
     this.#showForm(true);
     const field = /** @type {HTMLTextAreaElement} */ (form.elements[0]);
-    field.value = this.message.text;
-    field.focus();
+    field.value = text;
+    return field;
   }
 
   #leave() {
+    clearTimeout(this.#timer);
+    this.#actions.keepEdit(this.message, null);
     this.#form?.remove();
     this.#form = null;
     this.#showForm(false);
@@ -83,8 +91,16 @@ export class QuestionView extends MessageView {
       const text = field.value.trim();
       if (text === "" && this.message.attachments.length === 0) return;
       this.#leave();
-      this.#ask(this.message, text);
+      this.#actions.ask(this.message, text);
     });
+    const keep = () => {
+      if (field.isConnected) this.#actions.keepEdit(this.message, field.value);
+    };
+    field.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = window.setTimeout(keep, KEEP_AFTER_MS);
+    });
+    window.addEventListener("pagehide", keep);
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.stopPropagation();
