@@ -91,6 +91,16 @@ export class Chats extends Shelf {
   }
 
   /**
+   * @param {string} chatId
+   * @override
+   */
+  onGrown(chatId) {
+    for (const message of this.tree(chatId).values()) {
+      if (isAlive(message) && !this.runOf(message)) this.#resume(message);
+    }
+  }
+
+  /**
    * @param {string} messageId
    * @returns {boolean} this tab writes it
    * @override

@@ -241,6 +241,9 @@ export class Shelf {
   /** @param {string} _chatId another tab has removed it */
   onGone(_chatId) {}
 
+  /** @param {string} _chatId another tab has added to what is shown of it */
+  onGrown(_chatId) {}
+
   /** @param {string} _messageId */
   isWritten(_messageId) {
     return false;
@@ -258,9 +261,32 @@ export class Shelf {
     chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
   }
 
+  /**
+   * @param {string} chatId
+   * @returns {Message|undefined} the message that a chat shows last, if nothing follows it
+   */
+  #endOf(chatId) {
+    const tree = this.tree(chatId);
+    const end = tree.get(this.#chats.get(chatId)?.leaf ?? "");
+    return end && newestLeafBelow(tree, end.id) === end.id ? end : undefined;
+  }
+
+  /**
+   * What another tab has added to the end of a chat is shown here, too. A reader who looks at an
+   * earlier place, or at another branch, stays there.
+   * @param {Message} end
+   */
+  #goOnFrom(end) {
+    const chat = this.#chats.get(end.chatId);
+    if (chat?.leaf !== end.id) return;
+    chat.leaf = newestLeafBelow(this.tree(end.chatId), end.id);
+    if (chat.leaf !== end.id) this.onGrown(end.chatId);
+  }
+
   /** @param {Change} change */
   async #changedElsewhere(change) {
     if (!this.#database) return;
+    const end = change.kind === "chat" ? this.#endOf(change.chatId) : undefined;
     const changed = await takeIn(this.#database, change, {
       chats: this.#chats,
       trees: this.#trees,
@@ -269,6 +295,7 @@ export class Shelf {
     if (change.kind === "chat" && !this.get(change.chatId)) this.onGone(change.chatId);
     if (changed && change.kind !== "everything") {
       this.#mend(change.chatId);
+      if (end) this.#goOnFrom(end);
       this.observer.onChat(change.chatId);
     }
     if (change.kind !== "message") this.observer.onList();

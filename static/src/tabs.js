@@ -47,7 +47,7 @@ async function takeChats(database, chats, trees) {
   const known = new Set(found.map(({ id }) => id));
   for (const chat of found) {
     const own = chats.get(chat.id);
-    // Each tab shows its own path through a chat.
+    // Each tab has its own place in a chat.
     if (own) Object.assign(own, chat, { leaf: own.leaf });
     else chats.set(chat.id, chat);
   }

@@ -53,12 +53,41 @@ def test_two_tabs_show_the_same_chats_and_write_side_by_side(reader: Visit) -> N
     expect(reader.chats.filter(has_text="renamed there")).to_have_count(1)
     other.open_chat("shared")
     other.ask_and_wait("from the second")
+    expect(reader.text).to_contain_text("You said: from the second")  # it goes on there, too
     reader.ask_and_wait("from the first")
+    expect(other.text).to_contain_text("You said: from the first")
     for tab in (reader, other):
         tab.page.reload()
         expect(tab.page.locator("#title")).to_have_text("shared")
-        expect(tab.questions).to_have_count(2)  # each went on from what it showed: two versions
-        expect(tab.questions.last.locator("[data-part=versions]")).to_contain_text("of 2")
+        expect(tab.questions).to_have_count(3)
+
+
+def test_an_answer_to_another_tab_can_be_stopped_here(reader: Visit) -> None:
+    reader.ask_and_wait("shared")
+    other = reader.another_tab()
+    expect(other.text).to_contain_text("You said: shared")
+    reader.ask("endless")
+    expect(other.text).to_contain_text("word30 ")
+    other.button("Stop", of=other.page.locator("#composer")).click()
+    for tab in (other, reader):
+        tab.expect_status("stopped")
+    reader.ask_and_wait("goes on")
+    expect(other.text).to_contain_text("You said: goes on")
+
+
+def test_a_tab_that_shows_another_branch_stays_there(reader: Visit) -> None:
+    reader.ask_and_wait("one")
+    reader.button("Try again").click()
+    expect(reader.part("versions")).to_contain_text("2 of 2")
+    reader.expect_status("done")
+    other = reader.another_tab()
+    expect(other.part("versions")).to_contain_text("2 of 2")
+    reader.button("Version before").click()
+    other.ask_and_wait("goes on below the second")
+    expect(reader.part("versions")).to_contain_text("1 of 2")
+    expect(reader.questions).to_have_count(1)
+    reader.button("Version after").click()
+    expect(reader.text).to_contain_text("goes on below the second")
 
 
 def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
