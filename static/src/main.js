@@ -224,6 +224,13 @@ listen(
   { dialog: by("shortcuts"), list: by("shortcuts-list"), button: by("shortcuts-button") },
 );
 
+// A browser leaves the page for a file that is dropped where nothing takes it.
+for (const kind of /** @type {const} */ (["dragover", "drop"]))
+  window.addEventListener(kind, (event) => {
+    if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "none";
+  });
 window.addEventListener("pagehide", () =>
   lastDrafts.leave(panes.all.map(({ chatId, composer }) => ({ chatId, text: composer.text }))),
 );

@@ -204,3 +204,49 @@ def test_nothing_moves_for_those_who_asked_for_it(browser: Browser, scripted_url
         assert seen.page.evaluate(running) == 0
         seen.page.keyboard.press("Escape")
         seen.expect_status("stopped")
+
+
+DROP = """(element, kind) => {
+  const data = new DataTransfer();
+  data.items.add(new File(["from a folder"], "dropped.txt"));
+  const event = new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+  return !element.dispatchEvent(event);
+}"""
+
+
+def test_a_file_can_be_dropped_anywhere_on_a_chat_and_never_replaces_the_page(
+    reader: Visit,
+) -> None:
+    reader.ready()
+    pane = reader.page.locator("#pane")
+    log = reader.page.locator("#log")
+    assert log.evaluate(DROP, "dragover")
+    expect(pane).to_have_attribute("data-dragged", "")
+    assert log.evaluate(DROP, "drop")
+    expect(reader.page.locator("#files li")).to_contain_text("dropped.txt")
+    expect(pane).not_to_have_attribute("data-dragged", "")
+    elsewhere = reader.page.locator("#chats")
+    assert elsewhere.evaluate(DROP, "dragover")
+    assert elsewhere.evaluate(DROP, "drop")
+    expect(reader.page.locator("#files li")).to_have_count(1)
+
+
+def test_a_file_and_the_button_that_leaves_it_out_stand_in_one_row(reader: Visit) -> None:
+    reader.ready()
+    note = FilePayload(name="notes.md", mimeType="text/markdown", buffer=b"noted")
+    reader.page.locator("#attach-file").set_input_files([note])
+    item = reader.page.locator("#files li").bounding_box()
+    button = reader.page.get_by_role("button", name="Leave notes.md out").bounding_box()
+    assert item is not None
+    assert button is not None
+    assert item["height"] < button["height"] + 10
+
+
+def test_what_is_told_below_the_composer_goes_with_the_next_question(reader: Visit) -> None:
+    reader.ready()
+    hint = reader.page.locator("#composer-hint")
+    picture = FilePayload(name="cat.png", mimeType="image/png", buffer=b"\x89PNG\x00\xff")
+    reader.page.locator("#attach-file").set_input_files([picture])
+    expect(hint).to_contain_text("cat.png is not a text")
+    reader.ask_and_wait("without it")
+    expect(hint).to_contain_text("Enter sends")

@@ -74,8 +74,6 @@ export class Composer {
       event.preventDefault();
       void this.attach([new File([text], "Pasted text.txt")]);
     });
-    form.addEventListener("dragover", (event) => event.preventDefault());
-    form.addEventListener("drop", (event) => this.#take(event.dataTransfer, event));
     attach.addEventListener("click", () => picker.click());
     picker.addEventListener("change", () => {
       void this.attach([...(picker.files ?? [])]);
@@ -178,6 +176,26 @@ export class Composer {
     this.#showFiles();
     this.text = "";
     this.#on.send(text, files);
+  }
+
+  /**
+   * Takes files that are dropped anywhere on the chat: a browser would leave the page for one.
+   * @param {HTMLElement} pane
+   */
+  takeDropsOn(pane) {
+    const drag = (/** @type {DragEvent} */ event, /** @type {boolean} */ over) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      pane.toggleAttribute("data-dragged", over);
+    };
+    pane.addEventListener("dragover", (event) => drag(event, true));
+    pane.addEventListener("dragleave", (event) => {
+      if (!pane.contains(/** @type {Node|null} */ (event.relatedTarget))) drag(event, false);
+    });
+    pane.addEventListener("drop", (event) => {
+      drag(event, false);
+      this.#take(event.dataTransfer, event);
+    });
   }
 
   /**

@@ -27,6 +27,8 @@ export class Pane {
   chatId = "";
   /** The chat that was asked for last, which may still be read. */
   #wanted = "";
+  /** @type {ChildNode[]|null} what stands below the composer while nothing is told there */
+  #hint = null;
   #by;
   #chats;
   #connection;
@@ -68,7 +70,10 @@ export class Pane {
         files: by("files"),
       },
       {
-        send: (text, files) => chats.send(this.chatId, text, files),
+        send: (text, files) => {
+          this.#tellNoMore();
+          chats.send(this.chatId, text, files);
+        },
         stop: () => this.stop(),
         draft: (chatId, draft) => {
           if (chats.get(chatId) && chats.get(chatId)?.draft !== draft) chats.change(chatId, { draft });
@@ -78,6 +83,7 @@ export class Pane {
         say: (words) => this.tell(words),
       },
     );
+    this.composer.takeDropsOn(this.element);
     by("ideas").addEventListener("click", (event) => {
       const idea = /** @type {HTMLElement} */ (event.target).closest("button");
       if (idea) chats.send(this.chatId, idea.textContent ?? "");
@@ -91,6 +97,7 @@ export class Pane {
     this.#wanted = chatId;
     await this.#chats.open(chatId);
     if (this.#wanted !== chatId) return; // the reader is elsewhere by now
+    if (this.chatId !== chatId) this.#tellNoMore();
     this.chatId = chatId;
     this.composer.show(chatId, this.#chats.get(chatId)?.draft ?? "");
     this.#log.show(chatId);
@@ -142,10 +149,17 @@ export class Pane {
     this.#chats.stop(this.chatId);
   }
 
-  /** @param {string} words below the composer, and for screen readers */
+  /** @param {string} words below the composer until the reader goes on, and for screen readers */
   tell(words) {
-    this.#by("composer-hint").textContent = words;
+    const hint = this.#by("composer-hint");
+    this.#hint ??= [...hint.childNodes];
+    hint.textContent = words;
     this.#on.say(words);
+  }
+
+  #tellNoMore() {
+    if (this.#hint) this.#by("composer-hint").replaceChildren(...this.#hint);
+    this.#hint = null;
   }
 
   /**
