@@ -98,5 +98,6 @@ def test_a_message_is_deleted_with_what_follows(reader: Visit) -> None:
     reader.button("Really?", of=first).click()
     expect(reader.page.locator("#messages > li")).to_have_count(0)
     reader.page.reload()
+    expect(reader.page.locator("#log")).to_be_focused()  # from there the keyboard goes on
     reader.ready()
     expect(reader.page.locator("#messages > li")).to_have_count(0)

@@ -151,3 +151,54 @@ def test_rubbish_is_refused_or_made_harmless(reader: Visit, tmp_path: Path) -> N
     expect(reader.text).to_contain_text("You said: mine")
     reader.ask_and_wait("still works")
     assert reader.page.evaluate("window.pwned") is None
+
+
+def test_the_keyboard_keeps_its_place_in_the_list(reader: Visit) -> None:
+    three_chats(reader)
+    focused = reader.page.locator(":focus")
+    row = reader.chats.filter(has_text="apples")
+    row.locator("[data-action=open]").focus()
+    reader.page.keyboard.press("Tab")
+    reader.page.keyboard.press("Enter")
+    expect(row).to_have_attribute("data-pinned", "")
+    expect(focused).to_have_attribute("aria-label", "Unpin")
+    reader.page.keyboard.press("Tab")
+    reader.page.keyboard.press("Enter")
+    reader.page.get_by_label("Title").fill("ripe apples")
+    reader.page.keyboard.press("Enter")
+    expect(reader.chats.first).to_contain_text("ripe apples")
+    expect(focused).to_have_attribute("aria-label", "Rename")
+    reader.page.keyboard.press("Tab")
+    for _ in range(2):  # the second time is the answer to "Really?"
+        reader.page.keyboard.press("Enter")
+    expect(reader.chats).to_have_count(2)
+    expect(focused).to_have_text("plums")  # the row that has taken its place
+
+
+def test_a_search_says_at_its_field_what_it_found_and_enter_opens_it(reader: Visit) -> None:
+    three_chats(reader)
+    search = reader.page.get_by_label("Search all chats")
+    search.fill("nowhere")
+    nothing = reader.page.get_by_text("Nothing found")
+    expect(nothing).to_be_visible()
+    field, words = search.bounding_box(), nothing.bounding_box()
+    assert field is not None
+    assert words is not None
+    assert words["y"] - (field["y"] + field["height"]) < 30
+    search.fill("pears")
+    search.press("Enter")
+    expect(reader.page.locator("#title")).to_have_text("pears")
+    expect(reader.text).to_contain_text("You said: pears")
+
+
+def test_what_can_be_done_with_a_chat_stands_beside_its_title(reader: Visit) -> None:
+    three_chats(reader)
+    reader.do_in_list("apples", "Pin")
+    expect(reader.chats.first).to_have_attribute("data-pinned", "")
+    for row in reader.chats.all():  # the second has the line below the pinned ones above it
+        row.hover()
+        title = row.locator("[data-action=open]").bounding_box()
+        action = row.locator("[data-action=rename]").bounding_box()
+        assert title is not None
+        assert action is not None
+        assert abs(title["y"] + title["height"] / 2 - action["y"] - action["height"] / 2) < 1.5

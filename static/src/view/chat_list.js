@@ -41,6 +41,7 @@ export class ChatList {
     // There Escape empties the field, which the browser does; it does not stop an answer.
     elements.search.addEventListener("keydown", (event) => {
       if (event.key === "Escape") event.stopPropagation();
+      if (event.key === "Enter" && !event.isComposing) void this.#openFound();
     });
   }
 
@@ -63,13 +64,24 @@ export class ChatList {
       ? /** @type {HTMLElement} */ (focused).closest("li")?.dataset.id
       : undefined;
     const action = /** @type {HTMLElement|null} */ (focused)?.dataset.action;
+    const place = [...list.children].findIndex((item) => item.contains(focused));
     list.replaceChildren(...shown.map((chat) => this.#item(chat)));
-    if (focusedId) {
-      const item = list.querySelector(`li[data-id="${CSS.escape(focusedId)}"]`);
-      /** @type {HTMLElement|null} */ (item?.querySelector(`[data-action="${action}"]`))?.focus();
-    }
+    if (focusedId && shown.some(({ id }) => id === focusedId)) this.#focus(focusedId, action);
+    else if (focusedId) this.#focus((shown[place] ?? shown.at(-1))?.id ?? ""); // it was deleted
     empty.hidden = shown.length > 0;
     empty.textContent = this.#found ? "Nothing found" : "";
+  }
+
+  /**
+   * @param {string} chatId
+   * @param {string} [action]
+   */
+  #focus(chatId, action) {
+    const { list } = this.#elements;
+    const item = list.querySelector(`li[data-id="${CSS.escape(chatId)}"]`);
+    // What can be done with a chat is only there once the focus is in its row.
+    for (const one of ["open", action])
+      /** @type {HTMLElement|null|undefined} */ (item?.querySelector(`[data-action="${one}"]`))?.focus();
   }
 
   /** Lists all chats again, whatever was searched for. */
@@ -82,6 +94,13 @@ export class ChatList {
     const query = this.#elements.search.value.trim();
     this.#found = query ? await this.#chats.search(query) : null;
     this.show(this.#currentId, this.#besideId);
+  }
+
+  /** Opens the first chat that was found. */
+  async #openFound() {
+    await this.#search();
+    const first = this.#elements.list.querySelector("li")?.dataset.id;
+    if (this.#found && first) this.#on.open(first);
   }
 
   /** @param {Chat} chat */
@@ -138,8 +157,10 @@ export class ChatList {
     };
     field.addEventListener("keydown", (event) => {
       event.stopPropagation();
-      if (event.key === "Enter") end(true);
-      if (event.key === "Escape") end(false);
+      if (event.key !== "Enter" && event.key !== "Escape") return;
+      event.preventDefault(); // Enter would press the button that gets the focus
+      end(event.key === "Enter");
+      this.#focus(chat.id, "rename");
     });
     field.addEventListener("blur", () => end(true));
     item.replaceChildren(field);

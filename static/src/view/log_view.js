@@ -81,6 +81,7 @@ export class LogView {
     const path = this.#chats.path(chatId);
     const alone = candidates.length > 0 ? path.slice(0, -1) : path;
     const shown = new Set([...alone, ...candidates].map(({ id }) => id));
+    const hadFocus = this.#list.contains(document.activeElement);
     for (const [id, view] of this.#views) {
       if (shown.has(id) && chatId === this.#chatId) continue;
       view.element.remove();
@@ -101,6 +102,8 @@ export class LogView {
     const versions = this.#chats.versionsIn(chatId);
     for (const id of shown) this.#update(id, versions);
     if (this.#views.size > had) this.follow();
+    // What had it may be gone, with the keyboard's place on the page.
+    if (hadFocus && !this.#list.contains(document.activeElement)) this.#log.focus();
   }
 
   /**
