@@ -12,7 +12,7 @@ import { math } from "./math.js";
  * @typedef {{html: string, node: HTMLElement}} Block
  */
 
-const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false }).use(math);
+const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true }).use(math);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 // A picture would be fetched from wherever the model says; its description and address are shown.
 markdown.renderer.rules.image = (tokens, index) => {

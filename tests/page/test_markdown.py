@@ -35,6 +35,11 @@ def test_formulas_are_mathml_and_money_is_money(reader: Visit) -> None:
     expect(reader.text).to_contain_text("It costs $5 and $6.")
 
 
+def test_the_lines_of_a_poem_stay_lines(reader: Visit) -> None:
+    reader.ask_and_wait("roses are red\nviolets are blue")
+    assert reader.said() == "You said: roses are red\nviolets are blue"
+
+
 def test_blocks_that_stand_are_not_made_anew(reader: Visit) -> None:
     reader.ask("endless")
     expect(reader.text).to_contain_text("word20")

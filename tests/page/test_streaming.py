@@ -68,13 +68,17 @@ def test_an_answer_tells_what_it_cost(reader: Visit) -> None:
     expect(stats).to_contain_text("42.5 tokens/s")
 
 
-def test_a_failed_batch_says_so_and_can_be_tried_again(reader: Visit) -> None:
+def test_a_failed_batch_says_so_and_can_be_tried_again_or_continued(reader: Visit) -> None:
     reader.ask_and_wait("fail", "failed")
     expect(reader.part("fault")).to_contain_text("met a fault")
     expect(reader.text).to_contain_text("You said: fail")
     reader.button("Try again").click()
     expect(reader.part("versions")).to_contain_text("2 of 2")
     reader.expect_status("failed")
+    reader.button("Continue").click()
+    expect(reader.part("versions")).to_contain_text("3 of 3")
+    reader.expect_status("failed")
+    expect(reader.text).to_contain_text("You said: fail")
     reader.ask_and_wait("after it")
 
 

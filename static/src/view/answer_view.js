@@ -154,7 +154,7 @@ export class AnswerView extends MessageView {
     this.buttons.again.hidden = alive || busy;
     this.buttons.thrice.hidden = alive || busy;
     this.buttons.continue.hidden =
-      alive || busy || text === "" || !["cut", "stopped", "interrupted"].includes(status);
+      alive || busy || text === "" || !["cut", "stopped", "interrupted", "failed"].includes(status);
     this.buttons.remove.hidden = alive;
   }
 
