@@ -217,9 +217,9 @@ listen(
     { key: "/", words: "Write", run: () => panes.active.composer.focus() },
     { key: "b", words: "Two chats side by side, or one", run: switchBeside },
     { key: "j", words: "Next chat", run: () => step(1) },
-    { key: "k", words: "Chat before", run: () => step(-1) },
+    { key: "k", words: "Previous chat", run: () => step(-1) },
     { key: ",", command: true, words: "Settings", run: () => by("settings-button").click() },
-    { key: "?", shift: true, words: "These keys", run: () => by("shortcuts-button").click() },
+    { key: "?", words: "These keys", run: () => by("shortcuts-button").click() },
   ],
   { dialog: by("shortcuts"), list: by("shortcuts-list"), button: by("shortcuts-button") },
 );

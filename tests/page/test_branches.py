@@ -30,6 +30,12 @@ def test_an_edited_question_is_a_branch_and_the_old_one_stays(reader: Visit) -> 
     versions = reader.questions.first.locator("[data-part=versions]")
     expect(versions).to_contain_text("2 of 2")
     assert len(reader.body("another first")["input"]) == 1
+    bubble = reader.questions.first.locator("article").bounding_box()
+    place = versions.bounding_box()
+    assert bubble is not None
+    assert place is not None
+    # Under the question's own end: at the other they would seem to be the answer's.
+    assert abs(place["x"] + place["width"] - bubble["x"] - bubble["width"]) < 12
     reader.button("Version before", of=versions).click()
     expect(reader.questions).to_have_count(2)
     expect(reader.text).to_contain_text("You said: second")
@@ -92,12 +98,12 @@ def test_a_message_is_deleted_with_what_follows(reader: Visit) -> None:
     reader.button("Really?").click()
     expect(reader.answers).to_have_count(1)
     expect(reader.questions).to_have_count(2)
+    expect(reader.page.locator("#log")).to_be_focused()  # from there the keyboard goes on
     first = reader.questions.first
     first.hover()
     reader.button("Delete", of=first).click()
     reader.button("Really?", of=first).click()
     expect(reader.page.locator("#messages > li")).to_have_count(0)
     reader.page.reload()
-    expect(reader.page.locator("#log")).to_be_focused()  # from there the keyboard goes on
     reader.ready()
     expect(reader.page.locator("#messages > li")).to_have_count(0)

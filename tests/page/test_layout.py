@@ -80,6 +80,22 @@ def test_what_was_copied_is_seen_on_its_button(reader: Visit) -> None:
     expect(reader.button("Copy").locator("use")).to_have_attribute("href", "#i-copy")
 
 
+def test_the_reference_of_the_api_is_one_click_away(reader: Visit) -> None:
+    reader.ready()
+    with reader.context.expect_page() as opened:
+        reader.page.get_by_role("link", name="API", exact=True).click()
+    expect(opened.value).to_have_url(f"{reader.url}/docs")
+
+
+def test_a_long_title_leaves_the_state_of_the_connection_room(reader: Visit) -> None:
+    reader.ask_and_wait("a title that is longer than the header of this window has room for")
+    model = reader.page.locator("#model").bounding_box()
+    words = reader.page.locator("#link-text").bounding_box()
+    assert model is not None
+    assert words is not None
+    assert words["x"] - (model["x"] + model["width"]) > 30  # a dot, and air on both its sides
+
+
 def test_the_licences_of_the_libraries_are_one_click_away(reader: Visit) -> None:
     reader.ready()
     with reader.context.expect_page() as opened:
@@ -87,3 +103,16 @@ def test_the_licences_of_the_libraries_are_one_click_away(reader: Visit) -> None
     text = opened.value.locator("body").inner_text()
     for name in json.loads((STATIC / "package.json").read_text())["dependencies"]:
         assert f"\n{name} " in text
+
+
+def test_signs_are_keys_however_a_keyboard_makes_them(reader: Visit) -> None:
+    reader.ready()
+    reader.page.locator("#log").focus()
+    press = """key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown",
+      { key, shiftKey: true, bubbles: true, cancelable: true }))"""
+    reader.page.evaluate(press, "/")  # with Shift, as on German keyboards
+    expect(reader.draft).to_be_focused()
+    reader.page.locator("#log").focus()
+    reader.page.evaluate(press, "?")
+    keys = reader.page.locator("#shortcuts dt")
+    expect(keys.last).to_have_text("?")

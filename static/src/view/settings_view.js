@@ -16,7 +16,7 @@
 
 /** @type {Field[]} */
 const FIELDS = [
-  { name: "system", label: "Instructions", hint: "What the model is told before every chat." },
+  { name: "system", label: "Instructions", hint: "What the model is told before the first question of this chat." },
   {
     name: "temperature",
     label: "Temperature",

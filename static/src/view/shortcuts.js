@@ -33,7 +33,7 @@ export function listen(shortcuts, { dialog, list, button }) {
       (one) =>
         one.key === event.key.toLowerCase() &&
         (one.command ?? false) === command &&
-        (one.shift ?? false) === event.shiftKey &&
+        (isSign(one.key) || (one.shift ?? false) === event.shiftKey) &&
         !event.altKey,
     );
     if (!found) return;
@@ -41,6 +41,14 @@ export function listen(shortcuts, { dialog, list, button }) {
     event.preventDefault();
     found.run();
   });
+}
+
+/**
+ * Some keyboards make a sign with Shift, others the same one without.
+ * @param {string} key
+ */
+function isSign(key) {
+  return /^[^a-z]$/.test(key);
 }
 
 /** @param {EventTarget|null} target */
