@@ -80,7 +80,8 @@ def test_an_unsent_question_is_asked_by_the_tab_that_is_left(browser: Browser) -
 
 def test_a_loading_model_is_said_and_waited_for(browser: Browser) -> None:
     with scripted_server("--loading") as server, visit(browser, server.url) as seen:
-        expect(seen.page.locator("#notice")).to_contain_text("still being loaded")
+        expect(seen.page.locator("#notice")).to_contain_text("as soon as it is ready")
+        expect(seen.page.locator("#link")).to_have_attribute("data-phase", "loading")  # no alarm
         seen.ask("patience")
         seen.expect_status("waiting")
         urlopen(Request(f"{server.url}/ready", method="POST")).close()

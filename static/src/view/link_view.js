@@ -41,7 +41,8 @@ export class LinkView {
   show(phase) {
     const before = this.#phase;
     this.#phase = phase;
-    this.#by("link").dataset.phase = phase.name;
+    this.#by("link").dataset.phase =
+      phase.name === "waiting" && phase.why === "loading" ? "loading" : phase.name;
     this.#by("link-text").textContent = phaseLabel(phase);
     if (phase.name === "key" && before.name !== "key") {
       this.#askForKey(
@@ -60,6 +61,7 @@ export class LinkView {
     const words = phaseWords(phase);
     const text = this.#by("notice-text");
     this.#by("notice").hidden = words === "";
+    this.#by("notice").toggleAttribute("data-calm", phase.name === "waiting" && phase.why === "loading");
     if (text.textContent !== words) text.textContent = words;
     clearInterval(this.#ticker);
     if (phase.name !== "waiting") return;

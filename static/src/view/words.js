@@ -150,7 +150,7 @@ export function phaseWords(phase) {
   if (phase.name !== "waiting") return "";
   switch (phase.why) {
     case "loading":
-      return "The model is still being loaded.";
+      return "The model is still being loaded; it answers what you ask now as soon as it is ready.";
     case "lost":
       return "The connection was lost.";
     case "refused":
