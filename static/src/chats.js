@@ -134,11 +134,22 @@ export class Chats extends Shelf {
    * @param {Message} answer
    * @param {number} [count]
    */
-  again(answer, count = 1) {
-    const chat = this.get(answer.chatId);
+  again({ chatId, parent }, count = 1) {
+    const chat = this.get(chatId);
     if (!chat) return;
-    const made = this.#answers(chat, answer.parent, count);
+    const made = this.#answers(chat, parent, count);
     this.show(chat, made[0]?.id ?? null, made);
+  }
+
+  /**
+   * Asks once more what has no answer any more.
+   * @param {Message} question
+   */
+  answer({ chatId, id }) {
+    const chat = this.get(chatId);
+    if (!chat) return;
+    const made = this.#answers(chat, id, 1);
+    this.show(chat, made[0]?.id ?? id, made);
   }
 
   /**
@@ -233,8 +244,8 @@ export class Chats extends Shelf {
    * @param {Message[]} path what it answers, or continues
    */
   #begin(chat, message, path) {
-    const settings = settingsFor(chat, message.id);
     this.tree(chat.id).set(message.id, message);
+    const settings = settingsFor(chat, this.versionsIn(chat.id)(message), message);
     this.#runs.start(message).ask((whole) => bodyOf(settings, path, whole));
     void claim(message.id, () => this.#unnamed(message));
   }
@@ -275,7 +286,7 @@ export class Chats extends Shelf {
       this.observer.onChat(message.chatId);
       if (message.responseId) return run.resume();
       const path = pathTo(this.tree(message.chatId), message.parent);
-      const settings = settingsFor(chat, message.id);
+      const settings = settingsFor(chat, this.versionsIn(chat.id)(message), message);
       run.ask((whole) => bodyOf(settings, path, whole));
       await this.#unnamed(message);
     });

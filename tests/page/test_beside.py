@@ -159,7 +159,7 @@ def test_a_removed_chat_leaves_the_other(wide: Visit) -> None:
     ask(first, "to be removed")
     ask(second, "to stay")
     wide.do_in_list("to be removed", "Delete")
-    wide.page.get_by_role("button", name="Really?").click()
+    wide.page.get_by_role("button", name="Delete?").click()
     expect(second).to_have_count(0)
     expect(first.locator(".question .text")).to_have_text(["to stay"])
 

@@ -95,15 +95,33 @@ def test_a_message_is_deleted_with_what_follows(reader: Visit) -> None:
     reader.ask_and_wait("first")
     reader.ask_and_wait("second")
     reader.button("Delete").click()
-    reader.button("Really?").click()
+    reader.button("Delete?").click()
     expect(reader.answers).to_have_count(1)
     expect(reader.questions).to_have_count(2)
     expect(reader.page.locator("#log")).to_be_focused()  # from there the keyboard goes on
+    reader.button("Answer this", of=reader.questions.last).click()
+    expect(reader.answers).to_have_count(2)
+    expect(reader.text).to_contain_text("You said: second")
+    expect(reader.button("Answer this", of=reader.questions.last)).to_have_count(0)
     first = reader.questions.first
     first.hover()
     reader.button("Delete", of=first).click()
-    reader.button("Really?", of=first).click()
+    reader.button("Delete?", of=first).click()
     expect(reader.page.locator("#messages > li")).to_have_count(0)
     reader.page.reload()
     reader.ready()
     expect(reader.page.locator("#messages > li")).to_have_count(0)
+
+
+def test_a_second_answer_is_asked_for_with_other_words(reader: Visit) -> None:
+    """At temperature 0 it would be the first one once more."""
+    reader.ask_and_wait("first, then cut")
+    for _ in range(2):
+        reader.button("Try again").click()
+        reader.expect_status("cut")
+    expect(reader.part("versions")).to_contain_text("3 of 3")
+    bodies = reader.sent()["bodies"][-3:]
+    assert [body["temperature"] for body in bodies] == [0, 0.7, 0.7]
+    reader.button("Continue").click()
+    expect(reader.part("versions")).to_contain_text("4 of 4")
+    assert reader.sent()["bodies"][-1]["temperature"] == 0

@@ -114,7 +114,7 @@ def test_all_are_stopped_and_each_can_be_deleted(reader: Visit) -> None:
     reader.expect_candidates("stopped")
     for left in (2, 0):
         reader.button("Delete", of=reader.candidates.last).click()
-        reader.button("Really?", of=reader.candidates.last).click()
+        reader.button("Delete?", of=reader.candidates.last).click()
         expect(reader.candidates).to_have_count(left)
     expect(reader.part("versions")).to_contain_text("2 of 2")
     reader.button("Continue").click()
@@ -170,7 +170,7 @@ def test_they_are_exported_and_imported(reader: Visit, tmp_path: Path) -> None:
             reader.page.get_by_role("button", name="Export").click()
         download.value.save_as(file)
         reader.do_in_list("From a file", "Delete")
-        reader.do_in_list("From a file", "Really?")
+        reader.do_in_list("From a file", "Delete?")
 
 
 def test_they_are_asked_so_that_they_differ(reader: Visit) -> None:

@@ -95,7 +95,7 @@ def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
     other = reader.another_tab()
     expect(other.chats).to_have_count(3)
     reader.do_in_list("plums", "Delete")
-    reader.do_in_list("plums", "Really?")
+    reader.do_in_list("plums", "Delete?")
     expect(other.chats).to_have_count(2)
     expect(other.page.locator("#title")).not_to_have_text("plums")
     other.ask_and_wait("still works")
@@ -106,7 +106,7 @@ def test_an_answer_ends_when_another_tab_deletes_its_chat(reader: Visit) -> None
     expect(reader.text).to_contain_text("word5")
     other = reader.another_tab()
     other.do_in_list("endless", "Delete")
-    other.do_in_list("endless", "Really?")
+    other.do_in_list("endless", "Delete?")
     expect(reader.page.locator("#empty")).to_be_visible()
     expect(reader.page.locator("#go")).to_have_attribute("data-mode", "send")
 
@@ -169,7 +169,7 @@ def test_the_keyboard_keeps_its_place_in_the_list(reader: Visit) -> None:
     expect(reader.chats.first).to_contain_text("ripe apples")
     expect(focused).to_have_attribute("aria-label", "Rename")
     reader.page.keyboard.press("Tab")
-    for _ in range(2):  # the second time is the answer to "Really?"
+    for _ in range(2):  # the second time is the answer to "Delete?"
         reader.page.keyboard.press("Enter")
     expect(reader.chats).to_have_count(2)
     expect(focused).to_have_text("plums")  # the row that has taken its place

@@ -201,10 +201,15 @@ def test_settings_reach_the_server(real: RealVisit) -> None:
     assert (had["temperature"], had["max_output_tokens"]) == (0.5, 12)
     assert had["usage"]["output_tokens"] <= 12
     first = real.said()
+    real.button("Edit", of=real.questions.last).click()
+    real.page.get_by_label("Your question, to be changed").press("Enter")  # in the same words
+    expect(real.questions.last.locator("[data-part=versions]")).to_contain_text("2 of 2")
+    real.expect_status("cut", "done")
+    assert real.said() == first  # the seed's doing
     real.button("Try again").click()
     expect(real.part("versions")).to_contain_text("2 of 2")
     real.expect_status("cut", "done")
-    assert real.said() == first  # the seed's doing
+    assert real.asked[-1]["seed"] == 8
 
 
 def test_the_policy_holds_and_the_api_can_be_read_here(real: RealVisit) -> None:

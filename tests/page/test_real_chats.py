@@ -30,9 +30,9 @@ def test_questions_and_answers_branch_and_go(real: RealVisit) -> None:
     real.button("Version before", of=real.questions.last).click()
     expect(real.text).to_have_text(first)
     real.button("Version after", of=real.questions.last).click()
-    real.button("Delete").dblclick()  # is no answer to "Really?"
+    real.button("Delete").dblclick()  # is no answer to "Delete?"
     expect(real.part("versions")).to_contain_text("2 of 2")
-    real.button("Really?").click()
+    real.button("Delete?").click()
     expect(real.part("versions")).to_be_hidden()
     real.page.reload()
     real.ready()
@@ -63,7 +63,7 @@ def test_chats_are_named_pinned_found_taken_along_and_deleted(
     assert len(json.loads(file.read_text())["messages"]) == 4
     for title in ("Of the wood", "Name a fruit."):
         real.do_in_list(title, "Delete")
-        real.do_in_list(title, "Really?")
+        real.do_in_list(title, "Delete?")
     expect(real.chats.filter(has_text="Name a fruit.")).to_have_count(0)
     real.page.locator("#import-file").set_input_files(file)
     expect(real.chats.filter(has_text="Of the wood")).to_have_count(1)

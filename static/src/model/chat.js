@@ -86,8 +86,8 @@ const TITLE_CHARACTERS = 60;
 /** The likeliest words: a small model strays from the point with any others. */
 const TEMPERATURE = 0;
 
-/** At 0 candidates would all have the same words. */
-const TEMPERATURE_OF_CANDIDATES = 0.7;
+/** At 0 a second answer would have the words of the first. */
+const TEMPERATURE_AGAIN = 0.7;
 
 /** @type {readonly Status[]} */
 export const ALIVE = ["waiting", "prefill", "reasoning", "answering"];
@@ -138,16 +138,17 @@ export function newChat(now, settings = defaultSettings()) {
 
 /**
  * @param {Chat} chat
- * @param {string} answerId
- * @returns {Settings} for that answer: the chat's own, but that candidates are to differ
+ * @param {Message[]} versions of the answer, itself among them
+ * @param {Message} answer that is asked for
+ * @returns {Settings} for it: the chat's own for the first one; others are to differ from that
  */
-export function settingsFor({ settings, candidates = [] }, answerId) {
-  const number = candidates.indexOf(answerId) + 1;
-  if (number === 0) return settings;
+export function settingsFor({ settings }, versions, answer) {
+  const number = versions.indexOf(answer);
+  if (number < 1 || answer.text !== "") return settings; // one with a text is continued
   const { temperature, seed } = settings;
   return {
     ...settings,
-    temperature: temperature === 0 ? TEMPERATURE_OF_CANDIDATES : temperature,
+    temperature: temperature === 0 ? TEMPERATURE_AGAIN : temperature,
     seed: seed === null ? null : (seed + number) % 2 ** 53,
   };
 }

@@ -9,7 +9,7 @@ import { sure } from "./sure.js";
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("../wire/run.js").Run} Run
- * @typedef {"copy"|"edit"|"remove"|"again"|"thrice"|"take"|"continue"} Action
+ * @typedef {"copy"|"edit"|"answer"|"remove"|"again"|"thrice"|"take"|"continue"} Action
  */
 
 /**

@@ -173,6 +173,8 @@ export class Pane {
           () => (this.#on.say("Copied"), true),
           () => (this.tell("The browser did not allow copying."), false),
         );
+      case "answer":
+        return this.#chats.answer(message);
       case "again":
         return this.#chats.again(message);
       case "thrice":

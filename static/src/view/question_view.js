@@ -49,8 +49,9 @@ export class QuestionView extends MessageView {
   }
 
   /** @param {Context} context */
-  update({ versions, near }) {
+  update({ versions, near, last, busy }) {
     if (near) this.showIcons();
+    this.buttons.answer.hidden = !last || busy;
     this.showVersions(versions);
   }
 

@@ -20,7 +20,7 @@ const FIELDS = [
   {
     name: "temperature",
     label: "Temperature",
-    hint: "0 takes the likeliest words, 1 draws as the model would. For three at once 0 becomes 0.7.",
+    hint: "0 takes the likeliest words, 1 draws as the model would. Asked again, 0 becomes 0.7, for other words.",
     range: [0, 2, 0.05],
   },
   {
@@ -47,7 +47,7 @@ const FIELDS = [
     hint: "In tokens, of about four letters each.",
     range: [1, 1_000_000, 1],
   },
-  { name: "seed", label: "Seed", hint: "The same seed gives the same answer.", range: [0, 2 ** 53 - 1, 1] },
+  { name: "seed", label: "Seed", hint: "The same seed gives the same answer. Asked again, the next one is taken.", range: [0, 2 ** 53 - 1, 1] },
   {
     name: "effort",
     label: "Thinking",

@@ -1,4 +1,4 @@
-/** Asks once more, on the button itself, before something is gone for good. */
+/** Asks once more, on the button itself, before something is deleted. */
 
 /**
  * @param {HTMLElement} button with a text, or a picture and a label
@@ -20,6 +20,6 @@ export function sure(button, act) {
     before = { label: button.getAttribute("aria-label"), content: [...button.childNodes] };
     button.dataset.sure = "";
     button.removeAttribute("aria-label"); // the question is its name now
-    button.textContent = "Really?";
+    button.textContent = "Delete?";
   });
 }

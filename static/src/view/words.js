@@ -12,7 +12,7 @@
 /** @type {Record<string, string>} by the error's code on the wire */
 const FAULTS = {
   batch_failed: "The server met a fault while it wrote this answer. What you wrote is kept.",
-  context_length_exceeded: "This chat has grown longer than the model can read.",
+  context_length_exceeded: "This chat is longer than the model can read.",
   payload_too_large: "This message is larger than the server takes.",
   server_busy: "The server is full at the moment. Please try again shortly.",
   server_loading: "The model is still being loaded. Please try again shortly.",
@@ -95,6 +95,9 @@ export function spokenWords(answer) {
 export function statsTitle(stats) {
   const parts = [];
   if (stats.promptTokens) parts.push(`It read ${counted(stats.promptTokens, "token")}.`);
+  if (stats.cachedTokens) {
+    parts.push(`Of these it remembered ${whole(stats.cachedTokens)} from before.`);
+  }
   if (stats.reasoningTokens) parts.push(`It thought ${counted(stats.reasoningTokens, "token")}.`);
   if (stats.batchSize) {
     parts.push(`Its batches served ${figure(stats.batchSize)} answers on average.`);
