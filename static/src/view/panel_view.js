@@ -87,9 +87,12 @@ export class PanelView {
       const steps = look.steps - last.steps;
       const batch = steps > 0 ? (look.rows - last.rows) / steps : 0;
       const speed = (look.sampled_tokens - last.sampled_tokens) / (look.time - last.time);
-      this.#points.push({ at: look.time, batch, speed });
+      const isKnown = Number.isFinite(batch) && Number.isFinite(speed);
+      if (isKnown) this.#points.push({ at: look.time, batch, speed });
     }
-    this.#points = this.#points.filter(({ at }) => at > look.time - SECONDS);
+    // A server that was started anew counts its time anew.
+    const isShown = (/** @type {number} */ at) => at > look.time - SECONDS && at <= look.time;
+    this.#points = this.#points.filter(({ at }) => isShown(at));
     this.#draw(look);
   }
 

@@ -43,9 +43,9 @@ export function waitWords({ status }, run) {
 export function faultWords({ status, fault }) {
   if (status !== "failed") return null;
   const said = fault?.message ?? "";
-  const headline = FAULTS[fault?.code ?? ""];
-  if (headline) return { headline, detail: said };
-  return { headline: "The server could not answer.", detail: said };
+  const code = fault?.code ?? "";
+  const known = Object.hasOwn(FAULTS, code) ? FAULTS[code] : undefined;
+  return { headline: known ?? "The server could not answer.", detail: said };
 }
 
 /** @param {Message} message */

@@ -34,6 +34,8 @@ const LONGEST_LOADING_DELAY_MS = 3_000;
 /** A socket that lived this long was a good one, and the delays start small again. */
 const PROVEN_MS = 5_000;
 const CANCEL_PATIENCE_MS = 3_000;
+/** A browser itself waits for minutes until a socket opens. */
+const OPENING_PATIENCE_MS = 10_000;
 
 /** The WebSocket closing code for a message the server finds too large (RFC 6455, 7.4.1). */
 export const TOO_LARGE = 1009;
@@ -154,15 +156,17 @@ export class Connection {
     const socket = new WebSocket(url, protocols);
     this.#socket = socket;
     let openedAt = 0;
+    setTimeout(() => {
+      if (openedAt > 0 || this.#socket !== socket) return;
+      this.#drop(1006);
+      this.#later("unreachable", "");
+    }, OPENING_PATIENCE_MS);
     socket.onopen = () => {
       openedAt = performance.now();
       this.#onPhase({ name: "open" });
       this.#flush();
     };
-    socket.onmessage = (message) => {
-      this.#attempt = 0;
-      this.#receive(message.data);
-    };
+    socket.onmessage = (message) => this.#receive(message.data);
     socket.onclose = (closing) => {
       if (openedAt && performance.now() - openedAt > PROVEN_MS) this.#attempt = 0;
       this.#lose(closing.code, openedAt > 0);
@@ -189,6 +193,7 @@ export class Connection {
     const pending = this.#running.get(lane);
     // A cancel can cross the end of its response on the way; the server's answer to it is no news.
     if (!event || !pending || event.code === "response_cancel_not_active") return;
+    this.#attempt = 0;
     if (LAST_EVENTS.includes(event.type)) this.#running.delete(lane);
     pending.begun = true;
     pending.request.onEvent(event);

@@ -28,6 +28,10 @@ const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 10_000;
 /** After so long without the server an answer counts as lost. */
 const PATIENCE_MS = 10 * 60_000;
+/** After so long without an end an answer that was to be stopped counts as stopped. */
+const STOP_PATIENCE_MS = 3_000;
+/** After these nothing more comes. */
+const ENDS = ["response.completed", "response.incomplete", "response.failed", "response.cancelled"];
 
 export class Run {
   message;
@@ -94,6 +98,7 @@ export class Run {
       if (!this.#connection.cancel(this.#request)) return this.#end("stopped");
     } else if (responseId) {
       cancel(responseId, this.#connection.key).catch(() => this.#end("stopped"));
+      setTimeout(() => this.#end("stopped"), STOP_PATIENCE_MS);
     }
     this.#observer.onProgress(this);
   }
@@ -107,13 +112,15 @@ export class Run {
   /** @param {any} event */
   #receive(event) {
     const { message } = this;
+    if (!isAlive(message)) return;
     if (Number.isInteger(event.sequence_number) && event.type !== "error") {
-      if (event.sequence_number <= message.sequence) return;
+      // An end is one whatever its number is: nothing else would come to end the waiting.
+      if (event.sequence_number <= message.sequence && !ENDS.includes(event.type)) return;
       message.sequence = event.sequence_number;
     }
     switch (event.type) {
       case "response.created":
-        message.responseId = event.response?.id ?? null;
+        message.responseId = text(event.response?.id) || null;
         message.status = "prefill";
         this.#observer.onNamed(this);
         break;
@@ -191,7 +198,7 @@ export class Run {
     const { message } = this;
     if (!message.responseId) return this.#end("interrupted");
     const { signal } = this.#followed;
-    const until = performance.now() + PATIENCE_MS;
+    let until = performance.now() + PATIENCE_MS;
     let delay = FIRST_DELAY_MS;
     this.away = true;
     this.#observer.onProgress(this);
@@ -199,9 +206,12 @@ export class Run {
       try {
         const options = { key: this.#connection.key, signal };
         for await (const event of follow(message.responseId, message.sequence, options)) {
+          const before = message.sequence;
           this.away = false;
-          delay = FIRST_DELAY_MS;
           this.#receive(event);
+          if (message.sequence <= before) continue; // known: nobody is any further
+          delay = FIRST_DELAY_MS;
+          until = performance.now() + PATIENCE_MS;
         }
       } catch (error) {
         if (error instanceof NotFollowable) break;
@@ -221,6 +231,8 @@ export class Run {
    */
   #end(status, response) {
     const { message, meter } = this;
+    if (!isAlive(message)) return;
+    this.#followed.abort();
     const usage = response?.usage;
     const figures = response?.ds4trio;
     this.away = false;
@@ -245,10 +257,11 @@ function text(value) {
 
 /**
  * @param {unknown} value
- * @returns {number|null}
+ * @returns {number|null} null for what no count and no time can be
  */
 function number(value) {
-  return typeof value === "number" && Number.isFinite(value) ? value : null;
+  const fits = typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER;
+  return fits ? value : null;
 }
 
 /**
@@ -256,5 +269,5 @@ function number(value) {
  * @returns {import("../model/chat.js").Fault}
  */
 function faultFrom(error) {
-  return { code: String(error?.code ?? "unknown"), message: String(error?.message ?? "") };
+  return { code: text(error?.code) || "unknown", message: text(error?.message) };
 }
