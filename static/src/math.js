@@ -12,6 +12,13 @@
 /** Characters of the longest formula; so the search for its end is short, whatever the text is. */
 const LONGEST = 4000;
 
+/**
+ * Where the last search for a closing sign found none: the next one in the same text need not look
+ * there again, and a thousand opening signs cost no more than one.
+ * @type {Map<string, {text: string, from: number, to: number}>}
+ */
+const searched = new Map();
+
 const PAIRS = [
   { open: "$$", close: "$$", display: true },
   { open: "\\[", close: "\\]", display: true },
@@ -94,11 +101,15 @@ function block(state, startLine, endLine, silent) {
  */
 function closing(text, start, limit, close) {
   const last = Math.min(limit, start + LONGEST);
-  const near = text.slice(start, last);
-  for (let at = 0; (at = near.indexOf(close, at)) >= 0; at += 1) {
+  const had = searched.get(close);
+  const isKnown = had?.text === text && had.from <= start && start <= had.to;
+  const near = text.slice(0, last);
+  let at = isKnown ? Math.max(start, had.to - close.length + 1) : start;
+  for (; (at = near.indexOf(close, at)) >= 0; at += 1) {
     let slashes = 0;
-    while (near[at - 1 - slashes] === "\\") slashes += 1;
-    if (slashes % 2 === 0) return start + at;
+    while (at - slashes > start && near[at - 1 - slashes] === "\\") slashes += 1;
+    if (slashes % 2 === 0) return at;
   }
+  searched.set(close, { text, from: isKnown ? had.from : start, to: last });
   return -1;
 }

@@ -179,13 +179,17 @@ function shownText(text) {
   return pretty === null ? text : `~~~~json\n${pretty}\n~~~~`;
 }
 
+/** What is nested deeper grows by its indentation, without end: a few kilobytes to many megabytes. */
+const MOST_GROWTH = 20;
+
 /**
  * @param {string} json
- * @returns {string|null} null for what is none
+ * @returns {string|null} null for what is none, and for what would be far longer
  */
 function indented(json) {
   try {
-    return JSON.stringify(JSON.parse(json), null, 2);
+    const pretty = JSON.stringify(JSON.parse(json), null, 2);
+    return pretty.length > MOST_GROWTH * json.length ? null : pretty;
   } catch {
     return null;
   }
