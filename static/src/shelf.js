@@ -147,12 +147,13 @@ export class Shelf {
    * @param {{chats: Chat[], messages: Message[]}} found
    */
   async take({ chats, messages }) {
+    const own = Map.groupBy(messages, ({ chatId }) => chatId);
+    const tree = (/** @type {string} */ id) => new Map(own.get(id)?.map((one) => [one.id, one]));
+    const trees = new Map(chats.map(({ id }) => [id, tree(id)]));
+    for (const chat of chats) mend(chat, trees.get(chat.id) ?? new Map());
     await this.#database?.putAll(chats, messages);
-    for (const chat of chats) {
-      const own = messages.filter(({ chatId }) => chatId === chat.id);
-      this.#chats.set(chat.id, chat);
-      this.#trees.set(chat.id, new Map(own.map((message) => [message.id, message])));
-    }
+    for (const chat of chats) this.#chats.set(chat.id, chat);
+    for (const [chatId, tree] of trees) this.#trees.set(chatId, tree);
     this.observer.onList();
   }
 
@@ -249,16 +250,10 @@ export class Shelf {
     return false;
   }
 
-  /**
-   * The message that a chat showed last may be gone, by another tab's doing.
-   * @param {string} chatId
-   */
+  /** @param {string} chatId */
   #mend(chatId) {
     const chat = this.#chats.get(chatId);
-    const tree = this.tree(chatId);
-    if (!chat || chat.leaf === null || tree.has(chat.leaf)) return;
-    const first = [...tree.values()].findLast(({ parent }) => parent === null);
-    chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
+    if (chat) mend(chat, this.tree(chatId));
   }
 
   /**
@@ -300,4 +295,16 @@ export class Shelf {
     }
     if (change.kind !== "message") this.observer.onList();
   }
+}
+
+/**
+ * The message that a chat showed last may be gone, by another tab's doing, or that tab has written
+ * the first one; and a file may say anything.
+ * @param {Chat} chat
+ * @param {Tree} tree its messages
+ */
+function mend(chat, tree) {
+  if (tree.has(chat.leaf ?? "")) return;
+  const first = [...tree.values()].findLast(({ parent }) => parent === null);
+  chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from tests.page.visit import Visit
 
@@ -117,6 +118,7 @@ RUBBISH = [
     "[]",
     '{"kind": "ds4trio-chats", "version": 1, "chats": [null], "messages": [3]}',
     '{"kind": "ds4trio-chats", "version": 2, "chats": [], "messages": []}',
+    '{"kind": "ds4trio-chats", "version": 1, "chats": [{"id": {"toString": 1}}], "messages": []}',
     json.dumps(
         {
             "kind": "ds4trio-chats",
@@ -202,3 +204,39 @@ def test_what_can_be_done_with_a_chat_stands_beside_its_title(reader: Visit) -> 
         assert title is not None
         assert action is not None
         assert abs(title["y"] + title["height"] / 2 - action["y"] - action["height"] / 2) < 1.5
+
+
+def chat_file(chats: list[dict[str, Any]], messages: list[dict[str, Any]]) -> FilePayload:
+    content = {"kind": "ds4trio-chats", "version": 1, "chats": chats, "messages": messages}
+    return FilePayload(
+        name="chats.json", mimeType="application/json", buffer=json.dumps(content).encode()
+    )
+
+
+@pytest.mark.parametrize("leaf", [None, "of another chat", "gone"])
+def test_a_file_that_names_no_message_to_show_hides_none(reader: Visit, leaf: str | None) -> None:
+    chats: list[dict[str, Any]] = [
+        {"id": "a", "title": "came in", "leaf": leaf},
+        {"id": "b", "title": "other"},
+    ]
+    messages = [
+        {"id": "mine", "chatId": "a", "parent": None, "role": "user", "text": "asked long ago"},
+        {"id": "of another chat", "chatId": "b", "parent": None, "role": "user", "text": "no"},
+    ]
+    reader.ready()
+    reader.page.locator("#import-file").set_input_files([chat_file(chats, messages)])
+    reader.open_chat("came in")
+    expect(reader.questions).to_have_count(1)
+    expect(reader.questions).to_contain_text("asked long ago")
+    reader.page.reload()
+    expect(reader.questions).to_contain_text("asked long ago")
+
+
+def test_a_file_with_an_endless_title_leaves_the_list_quick(reader: Visit) -> None:
+    chats = [{"id": "a", "title": "T" * 1_000_000, "leaf": "m"}]
+    messages = [{"id": "m", "chatId": "a", "parent": None, "role": "user", "text": "asked"}]
+    reader.ready()
+    reader.page.locator("#import-file").set_input_files([chat_file(chats, messages)])
+    title = reader.page.locator("#chat-list [data-action=open]").get_by_text("TTT")
+    expect(title).to_have_count(1)
+    assert len(title.inner_text()) == 200

@@ -81,6 +81,9 @@
 
 /** @typedef {Map<string, Message>} Tree the messages of one chat by id */
 
+/** Of a title that the reader, or a file, gives a chat. */
+export const MOST_TITLE_CHARACTERS = 200;
+
 const TITLE_CHARACTERS = 60;
 
 /** The likeliest words: a small model strays from the point with any others. */
@@ -267,7 +270,7 @@ export function allBelow(tree, id) {
  */
 export function titleFrom(text) {
   const line = text.trim().split("\n")[0] ?? "";
-  const characters = [...line];
+  const characters = [...line.slice(0, 4 * TITLE_CHARACTERS)];
   if (characters.length <= TITLE_CHARACTERS) return line || "New chat";
   return `${characters.slice(0, TITLE_CHARACTERS).join("").trimEnd()}…`;
 }

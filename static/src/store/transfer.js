@@ -2,7 +2,13 @@
  * All chats as one file, and back. What comes in is checked, since a file may be anything.
  */
 
-import { defaultSettings, newChat, newId, newMessage } from "../model/chat.js";
+import {
+  MOST_TITLE_CHARACTERS,
+  defaultSettings,
+  newChat,
+  newId,
+  newMessage,
+} from "../model/chat.js";
 
 /**
  * @typedef {import("../model/chat.js").Chat} Chat
@@ -61,14 +67,36 @@ function imported(text) {
   const messages = data.messages.filter(isObject);
   /** @type {Map<string, string>} */
   const names = new Map();
-  for (const { id } of [...chats, ...messages]) names.set(String(id), newId());
-  const known = new Set(chats.map((/** @type {any} */ { id }) => String(id)));
+  for (const { id } of [...chats, ...messages]) {
+    const name = nameIn(id);
+    if (name !== null) names.set(name, newId());
+  }
+  const known = new Set(chats.map((/** @type {any} */ { id }) => nameIn(id)));
+  known.delete(null);
   return {
     chats: chats.map((/** @type {any} */ chat) => chatFrom(chat, names)),
     messages: messages
-      .filter((/** @type {any} */ { chatId }) => known.has(String(chatId)))
+      .filter((/** @type {any} */ { chatId }) => known.has(nameIn(chatId)))
       .map((/** @type {any} */ message) => messageFrom(message, names)),
   };
+}
+
+/**
+ * @param {unknown} id
+ * @returns {string|null} null for what is none
+ */
+function nameIn(id) {
+  return typeof id === "string" || typeof id === "number" ? `${id}` : null;
+}
+
+/**
+ * @param {unknown} id
+ * @param {Map<string, string>} names
+ * @returns {string|null} the new name of what came along; null where nothing did
+ */
+function renamed(id, names) {
+  const name = nameIn(id);
+  return name === null ? null : (names.get(name) ?? null);
 }
 
 /** @param {unknown} value */
@@ -97,8 +125,9 @@ function chatFrom(data, names) {
   const chat = like(newChat(0), data);
   return {
     ...chat,
-    id: names.get(String(data.id)) ?? newId(),
-    leaf: names.get(String(data.leaf)) ?? null,
+    id: renamed(data.id, names) ?? newId(),
+    title: chat.title.slice(0, MOST_TITLE_CHARACTERS),
+    leaf: renamed(data.leaf, names),
     candidates: namesOf(data.candidates, names),
     files: 0, // they stay with the draft, in the browser
     settings: settingsFrom(data.settings),
@@ -112,7 +141,7 @@ function chatFrom(data, names) {
  */
 function namesOf(ids, names) {
   if (!Array.isArray(ids)) return [];
-  return ids.map((id) => names.get(String(id))).filter((name) => name !== undefined);
+  return ids.map((id) => renamed(id, names)).filter((name) => name !== null);
 }
 
 /** @param {any} data */
@@ -135,9 +164,9 @@ function messageFrom(data, names) {
   const message = like(newMessage({ chatId: "", parent: null, role }, 0), data);
   return {
     ...message,
-    id: names.get(String(data.id)) ?? newId(),
-    chatId: names.get(String(data.chatId)) ?? "",
-    parent: names.get(String(data.parent)) ?? null,
+    id: renamed(data.id, names) ?? newId(),
+    chatId: renamed(data.chatId, names) ?? "",
+    parent: renamed(data.parent, names),
     role,
     status: ENDS.includes(message.status) ? message.status : "interrupted",
     attachments: texts(data.attachments, ["name", "text"]),
@@ -178,7 +207,12 @@ function texts(list, names) {
   if (!Array.isArray(list)) return [];
   return list.map((one) =>
     /** @type {Record<T, string>} */ (
-      Object.fromEntries(names.map((name) => [name, String(one?.[name] ?? "")]))
+      Object.fromEntries(names.map((name) => [name, stringIn(one?.[name])]))
     ),
   );
+}
+
+/** @param {unknown} value */
+function stringIn(value) {
+  return typeof value === "string" ? value : "";
 }

@@ -4,7 +4,7 @@
  */
 
 import { iconButton } from "./icon.js";
-import { isUnused, titleFrom } from "../model/chat.js";
+import { MOST_TITLE_CHARACTERS, isUnused, titleFrom } from "../model/chat.js";
 import { sure } from "./sure.js";
 
 /**
@@ -18,6 +18,8 @@ export class ChatList {
   /** @type {Set<string>|null} what a search has found */
   #found = null;
   #renaming = "";
+  /** @type {Map<string, {chat: Chat, looks: string, item: HTMLElement}>} a list may have thousands */
+  #items = new Map();
   #timer = 0;
   #chats;
   #elements;
@@ -65,9 +67,20 @@ export class ChatList {
       : undefined;
     const action = /** @type {HTMLElement|null} */ (focused)?.dataset.action;
     const place = [...list.children].findIndex((item) => item.contains(focused));
-    list.replaceChildren(...shown.map((chat) => this.#item(chat)));
-    if (focusedId && shown.some(({ id }) => id === focusedId)) this.#focus(focusedId, action);
-    else if (focusedId) this.#focus((shown[place] ?? shown.at(-1))?.id ?? ""); // it was deleted
+    const ids = new Set(shown.map(({ id }) => id));
+    for (const [id, { item }] of this.#items) {
+      if (ids.has(id)) continue;
+      item.remove();
+      this.#items.delete(id);
+    }
+    for (const [at, chat] of shown.entries()) {
+      const item = this.#itemOf(chat);
+      const there = list.children[at] ?? null;
+      if (there !== item) list.insertBefore(item, there);
+    }
+    const isLost = focusedId !== undefined && document.activeElement !== focused;
+    if (isLost && shown.some(({ id }) => id === focusedId)) this.#focus(focusedId, action);
+    else if (isLost) this.#focus((shown[place] ?? shown.at(-1))?.id ?? ""); // it was deleted
     empty.hidden = shown.length > 0;
     empty.textContent = this.#found ? "Nothing found" : "";
   }
@@ -101,6 +114,23 @@ export class ChatList {
     await this.#search();
     const first = this.#elements.list.querySelector("li")?.dataset.id;
     if (this.#found && first) this.#on.open(first);
+  }
+
+  /**
+   * @param {Chat} chat
+   * @returns {HTMLElement} the one that was there, where it would look the same
+   */
+  #itemOf(chat) {
+    const { id, pinned } = chat;
+    const busy = this.#chats.runsIn(id).length > 0;
+    const place = id === this.#currentId ? "here" : id === this.#besideId ? "beside" : "";
+    const looks = JSON.stringify([titleOf(chat), pinned, busy, place]);
+    const had = this.#items.get(id);
+    if (had?.chat === chat && had.looks === looks) return had.item;
+    const item = this.#item(chat);
+    had?.item.replaceWith(item);
+    this.#items.set(id, { chat, looks, item });
+    return item;
   }
 
   /** @param {Chat} chat */
@@ -145,12 +175,15 @@ export class ChatList {
   #rename(chat, item) {
     this.#renaming = chat.id;
     const field = document.createElement("input");
+    field.maxLength = MOST_TITLE_CHARACTERS;
     field.value = chat.title;
     field.setAttribute("aria-label", "Title");
     field.dir = "auto";
     const end = (/** @type {boolean} */ keep) => {
       if (this.#renaming !== chat.id) return;
       this.#renaming = "";
+      this.#items.delete(chat.id); // the field stands in it
+      item.remove();
       const title = field.value.trim();
       if (keep && title) this.#chats.change(chat.id, { title, named: true });
       this.show(this.#currentId, this.#besideId);
