@@ -40,9 +40,11 @@ export class Chats extends Shelf {
   constructor(database, connection, observer) {
     super(database, observer);
     this.#runs = new Runs(connection, {
-      onNamed: ({ message }) => void this.#letGo(message),
+      onNamed: ({ message }) => {
+        if (this.#has(message)) void this.#letGo(message);
+      },
       onProgress: ({ message }) => {
-        this.keeper.soon(message);
+        if (this.#has(message)) this.keeper.soon(message);
         observer.onMessage(message);
       },
       onEnd: ({ message }) => this.#ended(message),
@@ -98,6 +100,15 @@ export class Chats extends Shelf {
     for (const message of this.tree(chatId).values()) {
       if (isAlive(message) && !this.runOf(message)) this.#resume(message);
     }
+  }
+
+  /**
+   * @param {Message} message
+   * @override
+   */
+  onRemoved(message) {
+    this.keeper.drop(message);
+    this.#runs.get(message.id)?.stop();
   }
 
   /**
@@ -197,9 +208,7 @@ export class Chats extends Shelf {
     if (!chat) return;
     const others = versionsIn(tree)(message).filter(({ id }) => id !== message.id);
     const ids = allBelow(tree, message.id);
-    for (const id of ids) tree.delete(id);
-    for (const id of ids) this.#runs.get(id)?.stop();
-    this.keeper.keep({ kind: "removeMessages", chatId, ids });
+    this.removeFrom(chatId, ids);
     const next = others.at(-1);
     if (chat.leaf !== null && tree.has(chat.leaf)) this.show(chat, chat.leaf); // it was beside this
     else this.show(chat, next ? newestLeafBelow(tree, next.id) : parent);
@@ -292,9 +301,17 @@ export class Chats extends Shelf {
     });
   }
 
+  /**
+   * @param {Message} message
+   * @returns {boolean} it was not removed meanwhile, and so is to be kept
+   */
+  #has({ id, chatId }) {
+    return this.tree(chatId).has(id);
+  }
+
   /** @param {Message} message */
   #ended(message) {
-    if (this.tree(message.chatId).has(message.id)) void this.#letGo(message);
+    if (this.#has(message)) void this.#letGo(message);
     else {
       this.keeper.drop(message);
       this.#free(message.id);

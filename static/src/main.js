@@ -96,6 +96,7 @@ async function showFirst() {
   const last = chats.get(unsaved) ?? chats.get(read("current") ?? "") ?? chats.list[0];
   const beside = chats.get(read("beside") ?? "");
   await show(last ? last.id : chats.create().id);
+  if (panes.active.chatId === "") await show(chats.create().id); // that one cannot be read
   if (beside && beside !== last && panes.haveRoom) await panes.showBeside(beside.id);
 }
 
@@ -216,8 +217,8 @@ listen(
     { key: "k", command: true, words: "Search", run: () => (openChats(true), by("search").focus()) },
     { key: "/", words: "Write", run: () => panes.active.composer.focus() },
     { key: "b", words: "Two chats side by side, or one", run: switchBeside },
-    { key: "j", words: "Next chat", run: () => step(1) },
-    { key: "k", words: "Previous chat", run: () => step(-1) },
+    { key: "j", steps: true, words: "Next chat", run: () => step(1) },
+    { key: "k", steps: true, words: "Previous chat", run: () => step(-1) },
     { key: ",", command: true, words: "Settings", run: () => by("settings-button").click() },
     { key: "?", words: "These keys", run: () => by("shortcuts-button").click() },
   ],

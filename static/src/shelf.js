@@ -233,6 +233,18 @@ export class Shelf {
     this.change(chatId, { edits: text === null ? others : { ...others, [id]: text } });
   }
 
+  /**
+   * @param {string} chatId
+   * @param {string[]} ids of messages
+   */
+  removeFrom(chatId, ids) {
+    const tree = this.tree(chatId);
+    const gone = ids.map((id) => tree.get(id)).filter((message) => message !== undefined);
+    for (const { id } of gone) tree.delete(id);
+    for (const message of gone) this.onRemoved(message);
+    if (gone.length > 0) this.keeper.keep({ kind: "removeMessages", chatId, ids });
+  }
+
   /** @param {Message} message becomes what the database has, where that is more */
   async readAgain(message) {
     const kept = await this.#database?.message(message.id);
@@ -244,6 +256,9 @@ export class Shelf {
 
   /** @param {string} _chatId another tab has added to what is shown of it */
   onGrown(_chatId) {}
+
+  /** @param {Message} _message is removed, here or in another tab */
+  onRemoved(_message) {}
 
   /** @param {string} _messageId */
   isWritten(_messageId) {
@@ -282,6 +297,8 @@ export class Shelf {
   async #changedElsewhere(change) {
     if (!this.#database) return;
     const end = change.kind === "chat" ? this.#endOf(change.chatId) : undefined;
+    // What this tab wrote may have been kept once more before it was told.
+    if (change.kind === "chat") this.removeFrom(change.chatId, change.removed ?? []);
     const changed = await takeIn(this.#database, change, {
       chats: this.#chats,
       trees: this.#trees,

@@ -13,7 +13,7 @@ import { openDB } from "idb";
  */
 
 /**
- * @typedef {{kind: "chat", chatId: string} | {kind: "message", chatId: string, messageId: string}
+ * @typedef {{kind: "chat", chatId: string, removed?: string[]} | {kind: "message", chatId: string, messageId: string}
  *   | {kind: "everything"}} Change
  */
 
@@ -169,7 +169,7 @@ export class Database {
   async removeMessages(chatId, messageIds) {
     const transaction = this.#database.transaction("messages", "readwrite");
     await Promise.all([...messageIds.map((id) => transaction.store.delete(id)), transaction.done]);
-    this.#tell({ kind: "chat", chatId });
+    this.#tell({ kind: "chat", chatId, removed: messageIds });
   }
 
   /** @param {string} chatId */

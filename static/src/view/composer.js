@@ -56,6 +56,7 @@ export class Composer {
       // The other half of a double click on Send is not meant for Stop.
       if (event.detail > 1) event.preventDefault();
     });
+    button.addEventListener("keydown", (event) => event.repeat && event.preventDefault());
     field.addEventListener("keydown", (event) => {
       // While an input method composes a word, Enter belongs to it.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;

@@ -95,7 +95,11 @@ export class Pane {
   /** @param {string} chatId */
   async show(chatId) {
     this.#wanted = chatId;
-    await this.#chats.open(chatId);
+    try {
+      await this.#chats.open(chatId);
+    } catch {
+      return this.tell("This browser does not let the page read this chat. A reload may help.");
+    }
     if (this.#wanted !== chatId) return; // the reader is elsewhere by now
     if (this.chatId !== chatId) this.#tellNoMore();
     this.chatId = chatId;

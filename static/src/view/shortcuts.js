@@ -5,6 +5,7 @@
  * @property {string} key as `KeyboardEvent.key`, in small letters
  * @property {boolean} [command] with Ctrl, or Command on a Mac
  * @property {boolean} [shift]
+ * @property {boolean} [steps] again and again while it is held
  * @property {string} words
  * @property {() => void} run
  */
@@ -26,7 +27,11 @@ export function listen(shortcuts, { dialog, list, button }) {
     list.append(term, words);
   }
   button.addEventListener("click", () => dialog.showModal());
+  // A key that is held neither switches to and fro nor writes where it has brought the focus.
+  let held = "";
+  document.addEventListener("keyup", () => (held = ""));
   document.addEventListener("keydown", (event) => {
+    if (event.repeat && held && event.code === held) return event.preventDefault();
     if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
     const command = IS_MAC ? event.metaKey : event.ctrlKey;
     const found = shortcuts.find(
@@ -39,6 +44,7 @@ export function listen(shortcuts, { dialog, list, button }) {
     if (!found) return;
     if (!found.command && found.key !== "escape" && isWriting(event.target)) return;
     event.preventDefault();
+    held = found.steps ? "" : event.code;
     found.run();
   });
 }

@@ -14,6 +14,8 @@ export function sure(button, act) {
     button.replaceChildren(...before.content);
     before = null;
   });
+  // A key that is held says yes no more often than one that was pressed.
+  button.addEventListener("keydown", (event) => event.repeat && event.preventDefault());
   button.addEventListener("click", (event) => {
     if (event.detail > 1) return; // the other half of a double click says nothing new
     if (before !== null) return act();
