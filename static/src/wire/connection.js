@@ -138,17 +138,6 @@ export class Connection {
     return true;
   }
 
-  /**
-   * Takes in nothing more of a request; the server goes on with it.
-   * @param {Request} request
-   */
-  forget(request) {
-    for (const pending of this.#running.values()) {
-      if (pending.request === request) pending.request = { ...request, onEvent() {}, onLost() {} };
-    }
-    this.#waiting = this.#waiting.filter((one) => one.request !== request);
-  }
-
   #open() {
     const url = new URL("./v1/responses", document.baseURI);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";

@@ -103,12 +103,6 @@ export class Run {
     this.#observer.onProgress(this);
   }
 
-  /** Leaves it to the server: nothing more is taken in. */
-  leave() {
-    this.#followed.abort();
-    if (this.#request) this.#connection.forget(this.#request);
-  }
-
   /** @param {any} event */
   #receive(event) {
     const { message } = this;
