@@ -142,6 +142,27 @@ def test_many_deltas_cost_few_layouts(reader: Visit) -> None:
     assert seconds < 10
 
 
+def test_words_that_come_change_nothing_beside_the_answer(reader: Visit) -> None:
+    reader.ask_and_wait("alpha")  # from here on the page says how full the context is
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word50")
+    reader.page.evaluate(
+        """() => {
+          window.beside = [];
+          new MutationObserver((records) => {
+            for (const { target } of records) {
+              const element = target instanceof Element ? target : target.parentElement;
+              if (!element.closest("#messages")) window.beside.push(element.id);
+            }
+          }).observe(document.body, { childList: true, characterData: true, subtree: true });
+        }"""
+    )
+    expect(reader.text).to_contain_text("word200")
+    assert reader.page.evaluate("window.beside") == []
+    reader.page.keyboard.press("Escape")
+    reader.expect_status("stopped")
+
+
 def long_chat(path: Path, messages: int) -> Path:
     chat = {"id": "long", "title": "A long chat", "leaf": f"m{messages - 1}", "updatedAt": 1}
     made = [

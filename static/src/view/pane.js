@@ -125,17 +125,22 @@ export class Pane {
   /** @param {Message} message of its chat */
   changedMessage(message) {
     this.#log.changed(message);
+    if (isAlive(message)) return this.#showBusy(); // all else stays as it is, word after word
     this.refresh();
-    if (!isAlive(message)) this.#on.say(spokenWords(message));
+    this.#on.say(spokenWords(message));
   }
 
   refresh() {
     const chat = this.#chats.get(this.chatId);
-    const runs = this.#chats.runsIn(this.chatId);
     this.#by("empty").hidden = chat?.leaf !== null;
     this.#by("pane-title").textContent = chat?.title ?? "";
-    this.composer.setBusy(runs.length > 0, runs.length > 0 && runs.every(({ stopping }) => stopping));
+    this.#showBusy();
     this.showContext();
+  }
+
+  #showBusy() {
+    const runs = this.#chats.runsIn(this.chatId);
+    this.composer.setBusy(runs.length > 0, runs.length > 0 && runs.every(({ stopping }) => stopping));
   }
 
   /** How much of the model's context this chat fills, by its latest answer. */
