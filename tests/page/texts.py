@@ -32,7 +32,7 @@ $$\\sum_{{i=1}}^n i = \\frac{{n(n+1)}}{{2}}$$
 It costs $5 and $6.
 """
 
-EXPLAINED = """A decoder reads **every weight** for each token it writes. One reader or sixteen, the
+EXPLAINED = """A decoder reads **every weight** for each token it writes. One reader or sixteen, the \
 weights travel from memory only once a step:
 
 | answers at once | one step | tokens per second |
@@ -52,7 +52,7 @@ async def coalesce(queue, window=0.002):
     return batch
 ```
 
-With $n$ rows, weights of $W$ bytes and $c$ seconds of work for each row, at $B$ bytes a second, a
+With $n$ rows, weights of $W$ bytes and $c$ seconds of work for each row, at $B$ bytes a second, a \
 step takes
 
 $$t(n) = \\frac{W}{B} + n \\cdot c$$
