@@ -40,6 +40,7 @@ def test_what_one_may_write(text: str, name: HubName) -> None:
         "org/name@",
         "org/name:",
         "org/name:/x",
+        "org/name:x/",
         "org/name:a:b",
         "org/name@a@b",
         "org/name@/x",

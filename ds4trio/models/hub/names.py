@@ -55,7 +55,7 @@ def parse_hub_name(text: str) -> HubName | None:
     # The cache folder has "--" where the hub has "/", so that no name may contain it.
     if len(repo) > _LONGEST or "--" in repo or repo.endswith(".git"):
         return None
-    if pattern is not None and (pattern.startswith("/") or pattern != pattern.strip()):
+    if pattern is not None and (pattern != pattern.strip() or pattern != pattern.strip("/")):
         return None
     if revision is not None and revision.endswith(("/", ".", ".lock")):
         return None
