@@ -142,14 +142,14 @@ export class Chats extends Shelf {
   /**
    * Asks for other answers to the same question at once. Several are candidates, side by side; the
    * chat goes on from the first of them, unless the reader takes another.
-   * @param {Message} answer
+   * @param {Pick<Message, "chatId"|"parent">} answer
    * @param {number} [count]
    */
   again({ chatId, parent }, count = 1) {
     const chat = this.get(chatId);
     if (!chat) return;
     const made = this.#answers(chat, parent, count);
-    this.show(chat, made[0]?.id ?? null, made);
+    this.show(chat, made[0]?.id ?? parent, made);
   }
 
   /**
@@ -157,10 +157,7 @@ export class Chats extends Shelf {
    * @param {Message} question
    */
   answer({ chatId, id }) {
-    const chat = this.get(chatId);
-    if (!chat) return;
-    const made = this.#answers(chat, id, 1);
-    this.show(chat, made[0]?.id ?? id, made);
+    this.again({ chatId, parent: id });
   }
 
   /**

@@ -3,6 +3,8 @@
  * before and after: only what makes them columns comes and goes.
  */
 
+import { putAt } from "./put_at.js";
+
 /**
  * @typedef {import("../model/chat.js").Message} Message
  * @typedef {import("./message_view.js").MessageView} MessageView
@@ -36,8 +38,7 @@ export class CandidatesView {
     for (const view of this.#choices.keys()) if (!views.includes(view)) this.#leave(view);
     for (const [at, view] of views.entries()) {
       const choice = this.#choices.get(view) ?? this.#enter(view);
-      const there = this.#row.children[at] ?? null;
-      if (there !== view.element) this.#row.insertBefore(view.element, there);
+      putAt(this.#row, at, view.element);
       const isCurrent = view.message === current;
       const name = `Candidate ${at + 1}`;
       view.set("heading", name);

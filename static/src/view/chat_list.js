@@ -5,6 +5,7 @@
 
 import { iconButton } from "./icon.js";
 import { MOST_TITLE_CHARACTERS, isUnused, titleFrom } from "../model/chat.js";
+import { putAt } from "./put_at.js";
 import { sure } from "./sure.js";
 
 /**
@@ -74,9 +75,7 @@ export class ChatList {
       this.#items.delete(id);
     }
     for (const [at, chat] of shown.entries()) {
-      const item = this.#itemOf(chat);
-      const there = list.children[at] ?? null;
-      if (there !== item) list.insertBefore(item, there);
+      putAt(list, at, this.#itemOf(chat));
     }
     const isLost = focusedId !== undefined && document.activeElement !== focused;
     if (isLost && shown.some(({ id }) => id === focusedId)) this.#focus(focusedId, action);

@@ -6,6 +6,7 @@
 import { isAlive } from "../model/chat.js";
 import { AnswerView } from "./answer_view.js";
 import { CandidatesView } from "./candidates_view.js";
+import { putAt } from "./put_at.js";
 import { QuestionView } from "./question_view.js";
 
 /**
@@ -223,14 +224,4 @@ export class LogView {
     this.#scrollTop = scrollTop;
     this.#latest.hidden = this.#follows || left < AT_BOTTOM;
   }
-}
-
-/**
- * @param {HTMLElement} list
- * @param {number} place
- * @param {HTMLElement} element becomes its child there
- */
-function putAt(list, place, element) {
-  const there = list.children[place] ?? null;
-  if (there !== element) list.insertBefore(element, there);
 }
