@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from ds4trio.models.load import LoadedModel, load_model
 from ds4trio.models.resolve import resolve
@@ -19,6 +21,20 @@ torch.set_num_threads(1)
 # Without a GPU, Triton's kernels are interpreted. It asks when it is imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+class ByFile(LoadFileScheduling):
+    """A file's tests share a process, and so do all of the families': the last of those looks at
+    what the ones before it have shown."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        families = "tests/families"
+        return families if nodeid.startswith(f"{families}/") else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

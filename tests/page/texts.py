@@ -32,8 +32,8 @@ $$\\sum_{{i=1}}^n i = \\frac{{n(n+1)}}{{2}}$$
 It costs $5 and $6.
 """
 
-EXPLAINED = """A decoder reads **every weight** for each token it writes. One reader or sixteen, the \
-weights travel from memory only once a step:
+EXPLAINED = """A decoder reads **every weight** for each token it writes. One reader or sixteen, \
+the weights travel from memory only once a step:
 
 | answers at once | one step | tokens per second |
 | --------------- | -------: | ----------------: |
