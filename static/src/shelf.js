@@ -41,6 +41,10 @@ export class Shelf {
   #trees = new Map();
   /** @type {Map<string, Attachment[]>} files that wait in the composer, of the chats that were opened */
   #files = new Map();
+  /** @type {Set<string>} chats that were changed here since what other tabs did was read last */
+  #touched = new Set();
+  /** What other tabs did is taken in one after another. */
+  #taking = Promise.resolve();
   #database;
   keeper;
   observer;
@@ -53,7 +57,9 @@ export class Shelf {
     this.#database = database;
     this.observer = observer;
     this.keeper = new Keeper(database, () => observer.onSaveFailed());
-    database?.onChange((change) => void this.#changedElsewhere(change));
+    database?.onChange((change) => {
+      this.#taking = this.#taking.then(() => this.#changedElsewhere(change)).catch(reportError);
+    });
   }
 
   /** Reads what there is, and opens the chats in which an answer was being written. */
@@ -138,7 +144,7 @@ export class Shelf {
     const chat = this.#chats.get(chatId);
     if (!chat) return;
     Object.assign(chat, fields);
-    this.keeper.keep({ kind: "put", chat, messages: [] });
+    this.#put(chat, []);
     this.observer.onList();
   }
 
@@ -152,7 +158,10 @@ export class Shelf {
     const trees = new Map(chats.map(({ id }) => [id, tree(id)]));
     for (const chat of chats) mend(chat, trees.get(chat.id) ?? new Map());
     await this.#database?.putAll(chats, messages);
-    for (const chat of chats) this.#chats.set(chat.id, chat);
+    for (const chat of chats) {
+      this.#touched.add(chat.id);
+      this.#chats.set(chat.id, chat);
+    }
     for (const [chatId, tree] of trees) this.#trees.set(chatId, tree);
     this.observer.onList();
   }
@@ -162,6 +171,7 @@ export class Shelf {
     this.#chats.delete(chatId);
     this.#trees.delete(chatId);
     this.#files.delete(chatId);
+    this.#touched.add(chatId);
     this.keeper.keep({ kind: "removeChat", chatId });
     this.observer.onList();
   }
@@ -191,7 +201,7 @@ export class Shelf {
   show(chat, leaf, made = []) {
     chat.leaf = leaf;
     chat.updatedAt = Date.now();
-    this.keeper.keep({ kind: "put", chat, messages: made });
+    this.#put(chat, made);
     this.observer.onChat(chat.id);
     this.observer.onList();
   }
@@ -228,6 +238,7 @@ export class Shelf {
    * @param {string|null} text null once it was asked or left
    */
   keepEdit({ chatId, id }, text) {
+    if (!this.tree(chatId).has(id)) return;
     const { [id]: before, ...others } = this.#chats.get(chatId)?.edits ?? {};
     if ((before ?? null) === text) return;
     this.change(chatId, { edits: text === null ? others : { ...others, [id]: text } });
@@ -263,6 +274,15 @@ export class Shelf {
   /** @param {string} _messageId */
   isWritten(_messageId) {
     return false;
+  }
+
+  /**
+   * @param {Chat} chat
+   * @param {Message[]} messages
+   */
+  #put(chat, messages) {
+    this.#touched.add(chat.id);
+    this.keeper.keep({ kind: "put", chat, messages });
   }
 
   /** @param {string} chatId */
@@ -303,6 +323,7 @@ export class Shelf {
       chats: this.#chats,
       trees: this.#trees,
       isOurs: (messageId) => this.isWritten(messageId),
+      touched: this.#touched,
     });
     if (change.kind === "chat" && !this.get(change.chatId)) this.onGone(change.chatId);
     if (changed && change.kind !== "everything") {

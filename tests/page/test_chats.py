@@ -91,6 +91,49 @@ def test_a_tab_that_shows_another_branch_stays_there(reader: Visit) -> None:
     expect(reader.text).to_contain_text("goes on below the second")
 
 
+# Reading the database lasts until `release()`, as with a slow disk: what this tab was told of by
+# another is then older than what it has.
+SLOW_READING = """
+(kind) => {
+  const released = new Promise((resolve) => (window.release = resolve));
+  const { getAll } = window[kind].prototype;
+  window[kind].prototype.getAll = function (...args) {
+    const request = getAll.apply(this, args);
+    const listen = request.addEventListener.bind(request);
+    request.addEventListener = (name, listener, ...more) =>
+      listen(name, async (event) => (await released, listener(event)), ...more);
+    return request;
+  };
+}
+"""
+
+
+@pytest.mark.parametrize("read", ["IDBObjectStore", "IDBIndex"], ids=["chats", "messages"])
+def test_what_is_newer_here_than_what_was_read_stays(reader: Visit, read: str) -> None:
+    reader.ask_and_wait("first")
+    other = reader.another_tab()
+    expect(other.text).to_contain_text("You said: first")
+    other.page.evaluate(SLOW_READING, read)
+    other.ask("count 150")
+    expect(other.text).to_contain_text("w3")
+    # Told of the chat, the other tab reads it while its answer is on the way.
+    reader.page.locator("#chat-list li").first.hover()
+    reader.button("Pin", of=reader.chats.first).click()
+    other.expect_status("done")
+    other.ask_and_wait("later")
+    other.new_chat()
+    other.ask_and_wait("of another kind")
+    other.page.evaluate("release()")
+    other.page.wait_for_timeout(300)  # it is not to change
+    expect(other.chats).to_have_count(2)
+    other.open_chat("first")
+    expect(other.questions).to_have_count(3)
+    expect(other.answers).to_have_count(3)
+    for answer in other.answers.all():
+        expect(answer).to_have_attribute("data-status", "done")
+    expect(reader.chats).to_have_count(2)
+
+
 def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
     three_chats(reader)
     other = reader.another_tab()
