@@ -161,7 +161,7 @@ export class LogView {
     for (const id of this.#changed) this.#update(id, versions);
     this.#changed.clear();
     if (this.#follows) this.#toBottom();
-    else this.#latest.hidden = this.#left() < AT_BOTTOM;
+    else this.#hideLatest(this.#left() < AT_BOTTOM);
     this.#cost = performance.now() - began;
   }
 
@@ -211,7 +211,12 @@ export class LogView {
   #toBottom() {
     this.#log.scrollTop = this.#log.scrollHeight;
     this.#scrollTop = this.#log.scrollTop;
-    this.#latest.hidden = true;
+    this.#hideLatest(true);
+  }
+
+  /** @param {boolean} hidden the way to the newest text; styles are computed anew when it is set */
+  #hideLatest(hidden) {
+    if (this.#latest.hidden !== hidden) this.#latest.hidden = hidden;
   }
 
   /** Upwards is the reader's doing, since the page itself only ever scrolls down. */
@@ -222,6 +227,6 @@ export class LogView {
     else if (scrollTop < this.#scrollTop) this.#setFollows(false);
     else if (left < AT_BOTTOM) this.#setFollows(true);
     this.#scrollTop = scrollTop;
-    this.#latest.hidden = this.#follows || left < AT_BOTTOM;
+    this.#hideLatest(this.#follows || left < AT_BOTTOM);
   }
 }
