@@ -48,7 +48,7 @@ const chats = new Chats(database, connection, {
   },
   onMessage: (message) => panes.showing(message.chatId)?.changedMessage(message),
   onSaveFailed: () => {
-    by("composer-hint").textContent = "This browser does not let the page keep its chats.";
+    panes.active.tell("This browser does not let the page keep its chats.");
   },
 });
 

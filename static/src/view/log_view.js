@@ -85,6 +85,7 @@ export class LogView {
     const hadFocus = this.#list.contains(document.activeElement);
     for (const [id, view] of this.#views) {
       if (shown.has(id) && chatId === this.#chatId) continue;
+      view.gone();
       view.element.remove();
       this.#nearing.unobserve(view.element);
       this.#near.delete(id);

@@ -69,6 +69,9 @@ export class MessageView {
     void doing?.then((done) => done && showDone(this.buttons[action]));
   }
 
+  /** It is shown no more, and another view is made when it is again. */
+  gone() {}
+
   /** Draws the buttons. A long chat has thousands, and few of them ever come into view. */
   showIcons() {
     for (const button of Object.values(this.buttons)) {

@@ -161,6 +161,7 @@ export class Pane {
   /** @param {string} words below the composer until the reader goes on, and for screen readers */
   tell(words) {
     const hint = this.#by("composer-hint");
+    if (this.#hint && hint.textContent === words) return;
     this.#hint ??= [...hint.childNodes];
     hint.textContent = words;
     this.#on.say(words);

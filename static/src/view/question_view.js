@@ -16,6 +16,7 @@ export class QuestionView extends MessageView {
   /** @type {HTMLFormElement|null} */
   #form = null;
   #timer = 0;
+  #open = new AbortController();
   #actions;
 
   /**
@@ -36,7 +37,7 @@ export class QuestionView extends MessageView {
     }
     this.buttons.copy.hidden = !navigator.clipboard; // only secure contexts have one
     const edited = actions.edited(message); // before a reload, perhaps
-    if (edited !== undefined) this.#open(edited);
+    if (edited !== undefined) this.#edit(edited);
   }
 
   /**
@@ -44,7 +45,7 @@ export class QuestionView extends MessageView {
    * @override
    */
   onAction(action) {
-    if (action === "edit") this.#open(this.message.text).focus();
+    if (action === "edit") this.#edit(this.message.text).focus();
     else super.onAction(action);
   }
 
@@ -56,7 +57,7 @@ export class QuestionView extends MessageView {
   }
 
   /** @param {string} text */
-  #open(text) {
+  #edit(text) {
     const form = this.#form ?? this.#makeForm();
     this.#form = form;
     this.#showForm(true);
@@ -66,12 +67,28 @@ export class QuestionView extends MessageView {
   }
 
   #leave() {
-    clearTimeout(this.#timer);
+    this.#keepNoMore();
     this.#actions.keepEdit(this.message, null);
     this.#form?.remove();
     this.#form = null;
     this.#showForm(false);
     this.buttons.edit.focus();
+  }
+
+  /** @override */
+  gone() {
+    if (this.#form) this.#keep();
+    this.#keepNoMore();
+  }
+
+  #keep() {
+    const field = /** @type {HTMLTextAreaElement|undefined} */ (this.#form?.elements[0]);
+    if (field) this.#actions.keepEdit(this.message, field.value);
+  }
+
+  #keepNoMore() {
+    clearTimeout(this.#timer);
+    this.#open.abort();
   }
 
   /** @param {boolean} open */
@@ -94,14 +111,12 @@ export class QuestionView extends MessageView {
       this.#leave();
       this.#actions.ask(this.message, text);
     });
-    const keep = () => {
-      if (field.isConnected) this.#actions.keepEdit(this.message, field.value);
-    };
     field.addEventListener("input", () => {
       clearTimeout(this.#timer);
-      this.#timer = window.setTimeout(keep, KEEP_AFTER_MS);
+      this.#timer = window.setTimeout(() => this.#keep(), KEEP_AFTER_MS);
     });
-    window.addEventListener("pagehide", keep);
+    this.#open = new AbortController();
+    window.addEventListener("pagehide", () => this.#keep(), { signal: this.#open.signal });
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.stopPropagation();
