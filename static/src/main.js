@@ -60,6 +60,8 @@ const list = new ChatList(
   {
     open: (chatId) => void show(chatId),
     openBeside: (chatId) => void panes.showBeside(chatId),
+    openAt: (chatId, messageId, query) =>
+      void show(chatId).then(() => panes.showing(chatId)?.goTo(messageId, query)),
   },
 );
 

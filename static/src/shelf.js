@@ -178,7 +178,8 @@ export class Shelf {
 
   /**
    * @param {string} query
-   * @returns {Promise<Set<string>>} ids of the chats that have these words in their title or text
+   * @returns {Promise<Map<string, import("./store/search.js").Found>>} by id, the chats that have
+   *   these words in their title or text
    */
   async search(query) {
     return search(this.list, (await this.#database?.allMessages()) ?? [], query);

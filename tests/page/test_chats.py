@@ -236,6 +236,44 @@ def test_a_search_says_at_its_field_what_it_found_and_enter_opens_it(reader: Vis
     expect(reader.text).to_contain_text("You said: pears")
 
 
+def selected(reader: Visit) -> str:
+    return str(reader.page.evaluate("getSelection().toString()"))
+
+
+def test_what_was_found_is_shown_and_opened_where_it_is(reader: Visit) -> None:
+    reader.ask_and_wait("where is the Needle")
+    reader.ask_and_wait("Explain")
+    reader.button("Edit", of=reader.questions.first).click()
+    reader.page.get_by_label("Your question, to be changed").fill("another branch")
+    reader.page.keyboard.press("Enter")
+    reader.expect_status("done")
+    for _ in range(3):
+        reader.ask_and_wait("Explain")
+    search = reader.page.get_by_label("Search all chats")
+    found = reader.page.locator("#chat-list .excerpt")
+    search.fill("said another")
+    expect(found).to_have_text(["You said: another branch"])
+    reader.new_chat()  # all chats are listed again
+    expect(found).to_have_count(0)
+    search.fill("said another")
+    search.press("Enter")
+    expect(reader.questions).to_have_count(4)
+    expect(reader.answers.first).to_be_in_viewport()
+    assert selected(reader) == "said"
+    search.fill("EACH TOKEN it writes")
+    expect(found).to_contain_text(["… every weight for each token it writes. One reader"])
+    found.click()
+    expect(reader.page.get_by_text("for each token it writes").first).to_be_in_viewport()
+    # A branch that is not shown.
+    search.fill("you needle")
+    expect(found).to_have_text(["You said: where is the Needle"])
+    found.click()
+    expect(reader.questions).to_have_count(2)
+    expect(reader.answers.first).to_be_in_viewport()
+    expect(reader.answers.first).to_contain_text("the Needle")
+    assert selected(reader) == "You"
+
+
 def test_what_can_be_done_with_a_chat_stands_beside_its_title(reader: Visit) -> None:
     three_chats(reader)
     reader.do_in_list("apples", "Pin")

@@ -1,18 +1,68 @@
-/** Finds chats by words in their titles and texts. */
+/** Finds chats by words in their titles and texts, and the place in each. */
+
+/** Characters of a text that are shown before and after what was found in it. */
+const BEFORE = 24;
+const AFTER = 120;
+
+/**
+ * @typedef {object} Found
+ * @property {string|null} messageId where the words are; null where the title has them all
+ * @property {string} excerpt of that message
+ */
+
+/**
+ * @param {string} query
+ * @returns {string[]} its words, in small letters
+ */
+export function wordsOf(query) {
+  return query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
+}
 
 /**
  * @param {import("../model/chat.js").Chat[]} chats
  * @param {import("../model/chat.js").Message[]} messages
  * @param {string} query
- * @returns {Set<string>} ids of the chats that have all of these words
+ * @returns {Map<string, Found>} by id, the chats that have all of these words
  */
 export function search(chats, messages, query) {
-  const words = query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
-  const texts = new Map(chats.map(({ id, title }) => [id, [title]]));
-  for (const { chatId, text } of messages) texts.get(chatId)?.push(text);
-  const found = [...texts].filter(([, parts]) => {
-    const lower = parts.join("\n").toLocaleLowerCase();
-    return words.every((word) => lower.includes(word));
-  });
-  return new Set(found.map(([id]) => id));
+  const words = wordsOf(query);
+  const own = Map.groupBy(messages, ({ chatId }) => chatId);
+  /** @type {Map<string, Found>} */
+  const found = new Map();
+  for (const { id, title } of chats) {
+    const isIn = has(title);
+    const missing = words.filter((word) => !isIn(word));
+    if (missing.length === 0) {
+      found.set(id, { messageId: null, excerpt: "" });
+      continue;
+    }
+    const texts = (own.get(id) ?? []).map(({ id, text }) => ({ id, text, isIn: has(text) }));
+    if (!missing.every((word) => texts.some(({ isIn }) => isIn(word)))) continue;
+    const best = texts.find(({ isIn }) => words.every(isIn)) ?? texts.find(({ isIn }) => missing.some(isIn));
+    if (best) found.set(id, { messageId: best.id, excerpt: excerpt(best.text, words) });
+  }
+  return found;
+}
+
+/**
+ * @param {string} text
+ * @returns {(word: string) => boolean}
+ */
+function has(text) {
+  const lower = text.toLocaleLowerCase();
+  return (word) => lower.includes(word);
+}
+
+/**
+ * @param {string} text
+ * @param {string[]} words at least one is in it
+ * @returns {string} some of the text, with the first of the words near its beginning
+ */
+function excerpt(text, words) {
+  const lower = text.toLocaleLowerCase();
+  const at = Math.min(...words.map((word) => lower.indexOf(word)).filter((place) => place >= 0));
+  const space = text.indexOf(" ", at - BEFORE);
+  const from = at <= BEFORE ? 0 : space < 0 || space > at ? at - BEFORE : space;
+  const part = text.slice(from, at + AFTER).replace(/[*`#|]+/g, "").replace(/\s+/g, " ").trim();
+  return from > 0 ? `… ${part}` : part;
 }

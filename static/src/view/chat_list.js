@@ -13,10 +13,17 @@ import { sure } from "./sure.js";
  * @typedef {import("../model/chat.js").Chat} Chat
  */
 
+/**
+ * @typedef {object} On
+ * @property {(chatId: string) => void} open
+ * @property {(chatId: string) => void} openBeside
+ * @property {(chatId: string, messageId: string, query: string) => void} openAt where words were found
+ */
+
 const SEARCH_AFTER_MS = 150;
 
 export class ChatList {
-  /** @type {Set<string>|null} what a search has found */
+  /** @type {Map<string, import("../store/search.js").Found>|null} what a search has found */
   #found = null;
   #renaming = "";
   /** @type {Map<string, {chat: Chat, looks: string, item: HTMLElement}>} a list may have thousands */
@@ -31,7 +38,7 @@ export class ChatList {
   /**
    * @param {{list: HTMLElement, search: HTMLInputElement, empty: HTMLElement}} elements
    * @param {Chats} chats
-   * @param {{open: (chatId: string) => void, openBeside: (chatId: string) => void}} on
+   * @param {On} on
    */
   constructor(elements, chats, on) {
     this.#elements = elements;
@@ -112,7 +119,14 @@ export class ChatList {
   async #openFound() {
     await this.#search();
     const first = this.#elements.list.querySelector("li")?.dataset.id;
-    if (this.#found && first) this.#on.open(first);
+    if (this.#found && first) this.#open(first);
+  }
+
+  /** @param {string} chatId is opened where the words are that were searched for, if any */
+  #open(chatId) {
+    const messageId = this.#found?.get(chatId)?.messageId;
+    if (messageId) this.#on.openAt(chatId, messageId, this.#elements.search.value);
+    else this.#on.open(chatId);
   }
 
   /**
@@ -123,17 +137,21 @@ export class ChatList {
     const { id, pinned } = chat;
     const busy = this.#chats.runsIn(id).length > 0;
     const place = id === this.#currentId ? "here" : id === this.#besideId ? "beside" : "";
-    const looks = JSON.stringify([titleOf(chat), pinned, busy, place]);
+    const excerpt = this.#found?.get(id)?.excerpt ?? "";
+    const looks = JSON.stringify([titleOf(chat), pinned, busy, place, excerpt]);
     const had = this.#items.get(id);
     if (had?.chat === chat && had.looks === looks) return had.item;
-    const item = this.#item(chat);
+    const item = this.#item(chat, excerpt);
     had?.item.replaceWith(item);
     this.#items.set(id, { chat, looks, item });
     return item;
   }
 
-  /** @param {Chat} chat */
-  #item(chat) {
+  /**
+   * @param {Chat} chat
+   * @param {string} excerpt of what was found in it
+   */
+  #item(chat, excerpt) {
     const item = document.createElement("li");
     item.dataset.id = chat.id;
     item.toggleAttribute("data-pinned", chat.pinned);
@@ -145,8 +163,9 @@ export class ChatList {
     open.dataset.action = "open";
     open.textContent = title;
     open.addEventListener("click", ({ ctrlKey, metaKey }) =>
-      ctrlKey || metaKey ? this.#on.openBeside(chat.id) : this.#on.open(chat.id),
+      ctrlKey || metaKey ? this.#on.openBeside(chat.id) : this.#open(chat.id),
     );
+    if (excerpt) open.append(excerptLine(excerpt));
     open.dir = "auto";
     open.title = title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
@@ -203,6 +222,15 @@ export class ChatList {
 /** @param {Chat} chat by what is being written, where that is all it has */
 function titleOf({ title, named, leaf, draft }) {
   return leaf === null && !named && draft ? titleFrom(draft) : title;
+}
+
+/** @param {string} text */
+function excerptLine(text) {
+  const line = document.createElement("span");
+  line.className = "excerpt";
+  line.dir = "auto";
+  line.textContent = text;
+  return line;
 }
 
 /**

@@ -6,6 +6,7 @@
 import { isAlive } from "../model/chat.js";
 import { AnswerView } from "./answer_view.js";
 import { CandidatesView } from "./candidates_view.js";
+import { find } from "./find.js";
 import { putAt } from "./put_at.js";
 import { QuestionView } from "./question_view.js";
 
@@ -127,6 +128,30 @@ export class LogView {
   follow() {
     this.#setFollows(true);
     this.#toBottom();
+  }
+
+  /**
+   * @param {string} messageId
+   * @returns {boolean} it is one of those that are shown
+   */
+  has(messageId) {
+    return this.#views.has(messageId);
+  }
+
+  /**
+   * Goes to where words stand in a message, and selects them.
+   * @param {string} messageId
+   * @param {string[]} words in small letters
+   */
+  goTo(messageId, words) {
+    const view = this.#views.get(messageId);
+    if (!view) return;
+    this.#setFollows(false);
+    this.#near.add(messageId);
+    this.#update(messageId, this.#chats.versionsIn(this.#chatId)); // drawn, so that there are words
+    const place = find(view.parts.text, words);
+    (place?.startContainer.parentElement ?? view.element).scrollIntoView({ block: "center" });
+    if (place) getSelection()?.setBaseAndExtent(place.startContainer, place.startOffset, place.endContainer, place.endOffset);
   }
 
   /** @param {boolean} follows */

@@ -4,6 +4,7 @@
  */
 
 import { isAlive } from "../model/chat.js";
+import { wordsOf } from "../store/search.js";
 import { Composer } from "./composer.js";
 import { LogView } from "./log_view.js";
 import { contextWords, spokenWords } from "./words.js";
@@ -108,6 +109,18 @@ export class Pane {
     this.#log.follow();
     this.refresh();
     this.#on.opened(this);
+  }
+
+  /**
+   * Shows where words were found in its chat, on whichever branch that is.
+   * @param {string} messageId
+   * @param {string} query
+   */
+  goTo(messageId, query) {
+    const message = this.#chats.tree(this.chatId).get(messageId);
+    if (!message) return;
+    if (!this.#log.has(messageId)) this.#chats.switchTo(message);
+    this.#log.goTo(messageId, wordsOf(query));
   }
 
   /** Is shown no more. */
