@@ -26,6 +26,7 @@ const options = {
   minify: true,
   legalComments: "none", // all licences are in one file
   metafile: true,
+  preserveSymlinks: true, // packages are known by their place here, wherever that leads
   logLevel: "warning",
 };
 
@@ -39,6 +40,7 @@ async function licences(metafile) {
     const found = input.match(/^node_modules\/((?:@[^/]+\/)?[^/]+)\//);
     if (found) packages.add(found[1]);
   }
+  if (packages.size === 0) throw new Error("no package is in the build: their licences are missing");
   const parts = ["The page contains parts of these packages.\n"];
   for (const name of [...packages].sort()) {
     const folder = `node_modules/${name}`;
