@@ -107,6 +107,8 @@ def test_files_go_along_as_text(reader: Visit) -> None:
     expect(reader.questions.last.locator("li")).to_have_text("notes.md, 12 characters")
     content = reader.body("look at this")["input"][-1]["content"]
     assert content == "notes.md\n````\nuse ``` here\n````\n\nlook at this"
+    reader.questions.last.get_by_text("notes.md, 12 characters").click()
+    expect(reader.questions.last.get_by_text("use ``` here", exact=True)).to_be_visible()
     expect(reader.page.locator("#files")).to_be_hidden()
 
 
@@ -118,6 +120,13 @@ def test_a_long_text_is_pasted_as_a_file(reader: Visit) -> None:
     reader.page.keyboard.press("Control+V")
     expect(reader.page.locator("#files li")).to_contain_text("Pasted text.txt")
     expect(reader.draft).to_have_value("")
+    reader.page.get_by_text("Pasted text.txt").click()
+    pasted = reader.page.locator("#files pre")
+    expect(pasted).to_contain_text("word word word")
+    expect(pasted).to_contain_text("(900,000 more characters)")
+    box = pasted.bounding_box()
+    assert box is not None
+    assert box["height"] < 300  # there is still room to write
 
 
 def test_a_double_click_asks_and_the_button_stops_though_more_is_written(reader: Visit) -> None:

@@ -3,6 +3,7 @@
  * go along; the one button sends or stops.
  */
 
+import { fileView } from "./file_view.js";
 import { iconButton } from "./icon.js";
 
 /** @typedef {import("../model/chat.js").Attachment} Attachment */
@@ -227,7 +228,7 @@ export class Composer {
           this.#refresh();
           this.focus();
         });
-        item.append(file.name, button);
+        item.append(fileView(file, file.name), button);
         return item;
       }),
     );

@@ -2,7 +2,9 @@
  * A question. It enters as a text node, so nothing in it can become markup.
  */
 
+import { fileView } from "./file_view.js";
 import { MessageView } from "./message_view.js";
+import { shortened } from "./shortened.js";
 
 /**
  * @typedef {import("./message_view.js").Actions} Actions
@@ -26,13 +28,13 @@ export class QuestionView extends MessageView {
   constructor(message, actions) {
     super("question-template", message, actions);
     this.#actions = actions;
-    this.set("text", message.text);
+    this.set("text", shortened(message.text));
     this.parts.text.hidden = message.text === "";
     this.parts.files.hidden = message.attachments.length === 0;
-    for (const { name, text } of message.attachments) {
+    for (const file of message.attachments) {
       const item = document.createElement("li");
-      item.textContent = `${name}, ${text.length.toLocaleString("en")} characters`;
-      item.dir = "auto";
+      const characters = file.text.length.toLocaleString("en");
+      item.append(fileView(file, `${file.name}, ${characters} characters`));
       this.parts.files.append(item);
     }
     this.buttons.copy.hidden = !navigator.clipboard; // only secure contexts have one
