@@ -207,6 +207,7 @@ export class Chats extends Shelf {
     const ids = allBelow(tree, message.id);
     this.removeFrom(chatId, ids);
     const next = others.at(-1);
+    if (!next && parent === null && !chat.named) chat.title = titleFrom("");
     if (chat.leaf !== null && tree.has(chat.leaf)) this.show(chat, chat.leaf); // it was beside this
     else this.show(chat, next ? newestLeafBelow(tree, next.id) : parent);
   }

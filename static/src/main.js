@@ -3,10 +3,10 @@
  */
 
 import { Chats } from "./chats.js";
-import { isUnused } from "./model/chat.js";
+import { isSet, isUnused } from "./model/chat.js";
 import { Database } from "./store/database.js";
 import { keyStore, lastDrafts, read, write } from "./store/storage.js";
-import { importedFrom, save } from "./store/transfer.js";
+import { importedFrom, newIn, save } from "./store/transfer.js";
 import { by } from "./view/by.js";
 import { ChatList } from "./view/chat_list.js";
 import { LinkView } from "./view/link_view.js";
@@ -14,6 +14,7 @@ import { PanelView } from "./view/panel_view.js";
 import { Panes } from "./view/panes.js";
 import { SettingsView } from "./view/settings_view.js";
 import { listen } from "./view/shortcuts.js";
+import { importWords } from "./view/words.js";
 import { Connection } from "./wire/connection.js";
 
 /** @param {string} text for screen readers */
@@ -41,6 +42,8 @@ const chats = new Chats(database, connection, {
   onList: () => {
     if (panes.leaveGone()) showLatest();
     showList();
+    for (const pane of panes.all) pane.showTitle();
+    showTitle();
   },
   onChat: (chatId) => {
     panes.showing(chatId)?.changed();
@@ -73,7 +76,10 @@ const settings = new SettingsView(
   },
 );
 
-const panel = new PanelView(by("panel"), () => connection.key);
+const panel = new PanelView(by("panel"), () => connection.key, () => {
+  openPanel(false);
+  by("panel-button").focus();
+});
 
 /** @param {string} chatId */
 async function show(chatId) {
@@ -147,6 +153,10 @@ function showTitle() {
   const chat = chats.get(panes.active.chatId);
   by("title").textContent = chat?.title ?? "";
   document.title = chat && chat.leaf !== null ? `${chat.title} · ds4trio` : "ds4trio";
+  const isChanged = chat !== undefined && isSet(chat.settings);
+  const button = by("settings-button");
+  button.toggleAttribute("data-changed", isChanged);
+  button.title = isChanged ? "Settings, changed for this chat" : "Settings";
 }
 
 /** Where the page is narrow, the list of chats lies over the conversation while it is open. */
@@ -181,8 +191,9 @@ async function exportChats() {
 async function importChats(file) {
   try {
     const found = await importedFrom(file);
-    await chats.take(found);
-    panes.active.tell(`${found.chats.length === 1 ? "1 chat" : `${found.chats.length} chats`} came in.`);
+    const added = newIn(found, chats.list);
+    await chats.take(added);
+    panes.active.tell(importWords(found.chats.length, added.chats.length));
   } catch (error) {
     panes.active.tell(error instanceof Error ? error.message : "The file could not be read.");
   }

@@ -30,6 +30,15 @@ for (const name of /** @type {const} */ (["th_open", "td_open"])) {
     return self.renderToken(tokens, index, options);
   };
 }
+// Lists of tasks: the policy lets no fields through, and nobody could tick them.
+markdown.core.ruler.after("inline", "tasks", ({ tokens }) => {
+  tokens.forEach(({ type, children }, index) => {
+    const [text] = children ?? [];
+    const isItem = type === "inline" && tokens[index - 2]?.type === "list_item_open";
+    const box = isItem && text?.type === "text" && /^\[([ x])\] /i.exec(text.content);
+    if (box) text.content = `${box[1] === " " ? "☐" : "☑"} ${text.content.slice(box[0].length)}`;
+  });
+});
 markdown.renderer.rules.fence = (tokens, index) => {
   const { content, info } = tokens[index];
   const language = info.trim().split(/\s+/)[0] ?? "";

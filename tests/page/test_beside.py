@@ -178,6 +178,10 @@ def test_a_window_that_becomes_narrow_keeps_the_chat_where_the_reader_is(wide: V
     first.locator("#log").focus()
     wide.page.keyboard.press("b")
     expect(second).to_have_count(0)
+    wide.page.set_viewport_size({"width": 1440, "height": 900})
+    expect(second.locator(".question .text")).to_have_text(["the first"])
+    expect(draft(first)).to_have_value("goes on")
+    expect(draft(first)).to_be_focused()
 
 
 def test_by_keyboard_alone(wide: Visit) -> None:

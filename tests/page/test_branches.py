@@ -106,8 +106,9 @@ def test_a_message_is_deleted_with_what_follows(reader: Visit) -> None:
     first = reader.questions.first
     first.hover()
     reader.button("Delete", of=first).click()
-    reader.button("Delete?", of=first).click()
+    reader.button("Delete this and 3 after it?", of=first).click()
     expect(reader.page.locator("#messages > li")).to_have_count(0)
+    expect(reader.page.locator("#title")).to_have_text("New chat")
     reader.page.reload()
     reader.ready()
     expect(reader.page.locator("#messages > li")).to_have_count(0)

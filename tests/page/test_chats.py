@@ -236,6 +236,50 @@ def test_a_search_says_at_its_field_what_it_found_and_enter_opens_it(reader: Vis
     expect(reader.text).to_contain_text("You said: pears")
 
 
+def test_a_new_title_stands_wherever_the_chat_is_named(reader: Visit) -> None:
+    reader.ask_and_wait("apples")
+    reader.do_in_list("apples", "Rename")
+    reader.page.get_by_label("Title").fill("ripe apples")
+    reader.page.keyboard.press("Enter")
+    expect(reader.page.locator("#title")).to_have_text("ripe apples")
+    expect(reader.page).to_have_title("ripe apples · ds4trio")
+
+
+def test_chats_that_are_here_do_not_come_in_once_more(reader: Visit) -> None:
+    three_chats(reader)
+    said = reader.page.locator("#composer-hint")
+    with reader.page.expect_download() as exported:
+        reader.page.get_by_role("button", name="Export").click()
+    reader.page.locator("#import-file").set_input_files(exported.value.path())
+    expect(said).to_have_text("All chats of this file are here already.")
+    assert titles(reader) == ["plums", "pears", "apples"]
+    for action in ("Delete", "Delete?"):
+        reader.do_in_list("pears", action)
+    reader.open_chat("plums")
+    reader.ask_and_wait("more")  # it is not as it was any more
+    reader.page.locator("#import-file").set_input_files(exported.value.path())
+    expect(said).to_have_text("2 chats came in; 1 was here already.")
+    assert sorted(titles(reader)) == ["apples", "pears", "plums", "plums"]
+
+
+def test_a_new_chat_has_nothing_of_another(reader: Visit) -> None:
+    reader.ask_and_wait("apples")
+    reader.page.get_by_role("button", name="Settings").click()
+    reader.page.get_by_label("Instructions").fill("Speak like a pirate.")
+    reader.page.keyboard.press("Escape")
+    settings = reader.page.locator("#settings-button")
+    expect(settings).to_have_attribute("title", "Settings, changed for this chat")
+    reader.questions.first.hover()
+    reader.button("Delete", of=reader.questions.first).click()
+    reader.button("Delete this and 1 after it?", of=reader.questions.first).click()
+    expect(reader.questions).to_have_count(0)
+    reader.new_chat()
+    expect(settings).to_have_attribute("title", "Settings")
+    reader.ask_and_wait("pears")
+    assert "instructions" not in reader.body("pears")
+    assert titles(reader) == ["pears", "New chat"]  # with what it was told
+
+
 def selected(reader: Visit) -> str:
     return str(reader.page.evaluate("getSelection().toString()"))
 
@@ -261,7 +305,8 @@ def test_what_was_found_is_shown_and_opened_where_it_is(reader: Visit) -> None:
     expect(reader.answers.first).to_be_in_viewport()
     assert selected(reader) == "said"
     search.fill("EACH TOKEN it writes")
-    expect(found).to_contain_text(["… every weight for each token it writes. One reader"])
+    expect(found).to_contain_text(["… for each token it writes. One reader"])
+    expect(found.locator("mark")).to_have_text("each")
     found.click()
     expect(reader.page.get_by_text("for each token it writes").first).to_be_in_viewport()
     # A branch that is not shown.

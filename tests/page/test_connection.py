@@ -125,5 +125,6 @@ def test_the_panel_draws_the_server_at_work(reader: Visit) -> None:
     expect(panel.locator("rect").nth(3)).to_be_attached()
     reader.page.reload()
     expect(panel.locator("rect").nth(3)).to_be_attached()  # it stays open
-    reader.page.get_by_role("button", name="Server").click()
+    panel.get_by_role("button", name="Close").click()
     expect(panel).to_be_hidden()
+    expect(reader.page.get_by_role("button", name="Server")).to_be_focused()

@@ -53,6 +53,16 @@ def test_the_composer_stands_at_the_bottom_and_the_log_fills_what_is_above(
     assert log["height"] > 600
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_only_the_conversation_scrolls(reader: Visit, width: int) -> None:
+    reader.page.set_viewport_size({"width": width, "height": 844})
+    for _ in range(3):
+        reader.ask_and_wait("Explain")
+    page = "document.documentElement.{0} - document.documentElement.client{1}"
+    assert reader.page.evaluate(page.format("scrollHeight", "Height")) == 0
+    assert reader.page.evaluate(page.format("scrollWidth", "Width")) == 0
+
+
 def test_on_a_phone_a_new_chat_is_one_touch_away(reader: Visit) -> None:
     reader.page.set_viewport_size(PHONE)
     reader.ask_and_wait("alpha")

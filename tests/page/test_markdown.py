@@ -35,6 +35,26 @@ def test_formulas_are_mathml_and_money_is_money(reader: Visit) -> None:
     expect(reader.text).to_contain_text("It costs $5 and $6.")
 
 
+def test_tasks_have_boxes(reader: Visit) -> None:
+    reader.ask_and_wait("tasks\n\n- [ ] to do\n- [x] done\n\n[ ] no item")
+    expect(reader.text.locator("li")).to_have_text(["☐ to do", "☑ done"])
+    expect(reader.text.locator("p").last).to_have_text("[ ] no item")
+
+
+def test_words_in_tables_stay_whole(reader: Visit) -> None:
+    heads = ["Language", "Appeared", "Paradigm", "Typing", "Designer", "Population", "Influences"]
+    row = ["Python", "1991", "Multi-paradigm", "Dynamic", "Guido", "68,000,000", "Everything"]
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), row)]
+    reader.page.set_viewport_size({"width": 390, "height": 844})
+    reader.ask_and_wait("\n".join(["a table", "", *lines]))
+    table = reader.text.locator(".table")
+    assert table.evaluate("element => element.scrollWidth > element.clientWidth")
+    for cell in table.locator("th").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["height"] < 45, cell.inner_text()  # one line
+
+
 def test_the_lines_of_a_poem_stay_lines(reader: Visit) -> None:
     reader.ask_and_wait("roses are red\nviolets are blue")
     assert reader.said() == "You said: roses are red\nviolets are blue"

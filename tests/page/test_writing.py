@@ -96,6 +96,18 @@ def test_a_draft_can_be_written_while_an_answer_comes(reader: Visit) -> None:
     expect(reader.text).to_contain_text("You said: next")
 
 
+def test_enter_says_why_it_does_nothing_while_an_answer_comes(reader: Visit) -> None:
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word3")
+    reader.draft.fill("next")
+    reader.draft.press("Enter")
+    expect(reader.page.locator("#composer-hint")).to_contain_text("still being written")
+    reader.draft.press("Escape")
+    reader.expect_status("stopped")
+    reader.ask_and_wait("next")
+    expect(reader.page.locator("#composer-hint")).to_contain_text("Enter sends")
+
+
 def test_files_go_along_as_text(reader: Visit) -> None:
     reader.ready()
     note = FilePayload(name="notes.md", mimeType="text/markdown", buffer=b"use ``` here")

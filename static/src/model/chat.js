@@ -128,7 +128,7 @@ export function defaultSettings() {
 export function newChat(now, settings = defaultSettings()) {
   return {
     id: newId(),
-    title: "New chat",
+    title: UNTITLED,
     named: false,
     pinned: false,
     createdAt: now,
@@ -156,9 +156,19 @@ export function settingsFor({ settings }, versions, answer) {
   };
 }
 
-/** @param {Chat} chat in which nothing was written yet */
-export function isUnused({ leaf, draft, files }) {
-  return leaf === null && draft === "" && !files;
+const UNTITLED = "New chat";
+
+/** @param {Chat} chat to which the reader has done nothing yet, or nothing that is left */
+export function isUnused({ leaf, draft, files, named, pinned, settings }) {
+  const isTouched = named || pinned || isSet(settings);
+  return leaf === null && draft === "" && !files && !isTouched;
+}
+
+/** @param {Settings} settings that the reader has changed */
+export function isSet(settings) {
+  return Object.entries(defaultSettings()).some(
+    ([name, value]) => settings[/** @type {keyof Settings} */ (name)] !== value,
+  );
 }
 
 /**
@@ -271,6 +281,6 @@ export function allBelow(tree, id) {
 export function titleFrom(text) {
   const line = text.trim().split("\n")[0] ?? "";
   const characters = [...line.slice(0, 4 * TITLE_CHARACTERS)];
-  if (characters.length <= TITLE_CHARACTERS) return line || "New chat";
+  if (characters.length <= TITLE_CHARACTERS) return line || UNTITLED;
   return `${characters.slice(0, TITLE_CHARACTERS).join("").trimEnd()}…`;
 }

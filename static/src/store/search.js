@@ -1,7 +1,7 @@
 /** Finds chats by words in their titles and texts, and the place in each. */
 
 /** Characters of a text that are shown before and after what was found in it. */
-const BEFORE = 24;
+const BEFORE = 12;
 const AFTER = 120;
 
 /**

@@ -41,8 +41,21 @@ export function save(chats, messages) {
 }
 
 /**
- * Reads what `save` wrote. Everything gets new names, so that nothing here is overwritten and a file
- * may be read twice.
+ * @param {{chats: Chat[], messages: Message[]}} found
+ * @param {Chat[]} here
+ * @returns {{chats: Chat[], messages: Message[]}} less the chats that are here as they are there
+ */
+export function newIn({ chats: found, messages }, here) {
+  const looks = (/** @type {Chat} */ { title, createdAt, updatedAt }) =>
+    JSON.stringify([title, createdAt, updatedAt]);
+  const known = new Set(here.map(looks));
+  const chats = found.filter((chat) => chat.createdAt === 0 || !known.has(looks(chat)));
+  const ids = new Set(chats.map(({ id }) => id));
+  return { chats, messages: messages.filter(({ chatId }) => ids.has(chatId)) };
+}
+
+/**
+ * Reads what `save` wrote. Everything gets new names, so that nothing here is overwritten.
  * @param {File} file
  * @returns {Promise<{chats: Chat[], messages: Message[]}>}
  * @throws {Error} with words for the reader

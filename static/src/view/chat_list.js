@@ -5,6 +5,8 @@
 
 import { iconButton } from "./icon.js";
 import { MOST_TITLE_CHARACTERS, isUnused, titleFrom } from "../model/chat.js";
+import { wordsOf } from "../store/search.js";
+import { find } from "./find.js";
 import { putAt } from "./put_at.js";
 import { sure } from "./sure.js";
 
@@ -165,7 +167,7 @@ export class ChatList {
     open.addEventListener("click", ({ ctrlKey, metaKey }) =>
       ctrlKey || metaKey ? this.#on.openBeside(chat.id) : this.#open(chat.id),
     );
-    if (excerpt) open.append(excerptLine(excerpt));
+    if (excerpt) open.append(excerptLine(excerpt, wordsOf(this.#elements.search.value)));
     open.dir = "auto";
     open.title = title;
     if (chat.id === this.#currentId) open.setAttribute("aria-current", "page");
@@ -224,12 +226,16 @@ function titleOf({ title, named, leaf, draft }) {
   return leaf === null && !named && draft ? titleFrom(draft) : title;
 }
 
-/** @param {string} text */
-function excerptLine(text) {
+/**
+ * @param {string} text
+ * @param {string[]} words the first of them in it is marked
+ */
+function excerptLine(text, words) {
   const line = document.createElement("span");
   line.className = "excerpt";
   line.dir = "auto";
   line.textContent = text;
+  find(line, words)?.surroundContents(document.createElement("mark"));
   return line;
 }
 

@@ -63,6 +63,7 @@ export class Composer {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       if (!this.#busy) this.#send();
+      else if (!this.#empty) on.say("The answer is still being written. Esc stops it.");
     });
     field.addEventListener("input", () => {
       this.#fit();

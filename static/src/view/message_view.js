@@ -16,6 +16,7 @@ import { sure } from "./sure.js";
  * @typedef {object} Actions
  * @property {(action: Action, message: Message) => Promise<boolean>|void} act where it takes a
  *   while, whether it was done
+ * @property {(message: Message) => number} below how many are deleted with it, itself among them
  * @property {(message: Message, text: string) => void} ask an edited question
  * @property {(message: Message) => string|undefined} edited what is being written for a question
  * @property {(message: Message, text: string|null) => void} keepEdit null once that is over
@@ -58,7 +59,7 @@ export class MessageView {
       if (part) this.parts[part] = element;
       if (!action) continue;
       this.buttons[action] = element;
-      if (action === "remove") sure(element, () => this.onAction(action));
+      if (action === "remove") sure(element, () => this.onAction(action), () => this.#deletion());
       else element.addEventListener("click", () => this.onAction(action));
     }
   }
@@ -78,6 +79,12 @@ export class MessageView {
       const { icon: name } = button.dataset;
       if (name && !button.firstChild) button.append(icon(name));
     }
+  }
+
+  /** @returns {string} what is asked before it is done */
+  #deletion() {
+    const count = this.#actions.below(this.message);
+    return count > 1 ? `Delete this and ${count - 1} after it?` : "Delete?";
   }
 
   /** @param {Message[]} versions */

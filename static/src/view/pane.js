@@ -3,7 +3,7 @@
  * fills. The page has one of them, or two beside each other.
  */
 
-import { isAlive } from "../model/chat.js";
+import { allBelow, isAlive } from "../model/chat.js";
 import { wordsOf } from "../store/search.js";
 import { Composer } from "./composer.js";
 import { LogView } from "./log_view.js";
@@ -55,6 +55,7 @@ export class Pane {
       chats,
       {
         act: (action, message) => this.#act(action, message),
+        below: (message) => allBelow(chats.tree(message.chatId), message.id).length,
         ask: (message, text) => chats.edit(message, text),
         edited: (message) => chats.edited(message),
         keepEdit: (message, text) => chats.keepEdit(message, text),
@@ -146,9 +147,13 @@ export class Pane {
   refresh() {
     const chat = this.#chats.get(this.chatId);
     this.#by("empty").hidden = chat?.leaf !== null;
-    this.#by("pane-title").textContent = chat?.title ?? "";
+    this.showTitle();
     this.#showBusy();
     this.showContext();
+  }
+
+  showTitle() {
+    this.#by("pane-title").textContent = this.#chats.get(this.chatId)?.title ?? "";
   }
 
   #showBusy() {

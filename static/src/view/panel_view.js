@@ -3,6 +3,7 @@
  * of the KV cache is in use. It draws only what the server tells, and only while it is open.
  */
 
+import { iconButton } from "./icon.js";
 import { looks } from "../wire/live.js";
 
 /** @typedef {import("../wire/live.js").Look} Look */
@@ -37,12 +38,18 @@ export class PanelView {
   /**
    * @param {HTMLElement} element
    * @param {() => string} key
+   * @param {() => void} close
    */
-  constructor(element, key) {
+  constructor(element, key, close) {
     this.#element = element;
     this.#key = key;
     const title = document.createElement("h2");
     title.textContent = "The server";
+    const leave = iconButton("i-close", "Close");
+    leave.addEventListener("click", close);
+    const top = document.createElement("div");
+    top.className = "row";
+    top.append(title, leave);
     this.#bars.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.#bars.setAttribute("preserveAspectRatio", "none");
     this.#bars.setAttribute("role", "img");
@@ -57,7 +64,7 @@ export class PanelView {
       this.#figures.set(name, value);
       list.append(term, value);
     }
-    element.append(title, this.#bars, this.#most, list);
+    element.append(top, this.#bars, this.#most, list);
   }
 
   /** @param {boolean} open */
@@ -101,13 +108,14 @@ export class PanelView {
     const newest = this.#points.at(-1);
     const used = look.total_pages - look.free_pages;
     this.#set("sessions", `${look.sessions} of ${look.max_sessions}`);
-    this.#set("batch", (newest?.batch ?? 0).toFixed(1));
+    const busy = look.sessions > 0 ? newest : undefined; // the last step is over when nobody is there
+    this.#set("batch", (busy?.batch ?? 0).toFixed(1));
     this.#set("waiting", `${look.waiting}`);
-    this.#set("speed", (newest?.speed ?? 0).toFixed(0));
+    this.#set("speed", (busy?.speed ?? 0).toFixed(0));
     this.#set("pages", `${used} of ${look.total_pages}`);
     this.#set("cached", `${look.cached_tokens} tokens`);
     const most = Math.max(4, ...this.#points.map(({ batch }) => Math.ceil(batch)));
-    this.#most.textContent = `Last minute, up to ${most} per batch`;
+    this.#most.textContent = `Last minute; the top is ${most} per batch`;
     this.#bars.replaceChildren(
       ...this.#points.map(({ at, batch }) => {
         const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");

@@ -28,6 +28,8 @@ export class Panes {
   #active;
   /** @type {Pane|null} the second, once it was wanted */
   #second = null;
+  /** The chat that went as the window became narrow; it comes back with the room. */
+  #folded = "";
   #spare = copyOf(by("pane"));
   #chats;
   #make;
@@ -51,9 +53,7 @@ export class Panes {
       });
     this.#active = this.#make(by);
     this.#open = [this.#active];
-    WIDE.addEventListener("change", () => {
-      if (!WIDE.matches) this.close();
-    });
+    WIDE.addEventListener("change", () => (WIDE.matches ? this.#unfold() : this.#fold()));
     by("pane-close").addEventListener("click", () => this.#leave(this.#open[0]));
   }
 
@@ -109,6 +109,19 @@ export class Panes {
     }
     this.#enter(/** @type {Pane} */ (this.other));
     await this.#active.show(chatId);
+  }
+
+  #fold() {
+    this.#folded = this.other?.chatId ?? "";
+    this.close();
+  }
+
+  #unfold() {
+    const chatId = this.#folded;
+    this.#folded = "";
+    if (!this.#chats.get(chatId) || this.other || this.showing(chatId)) return;
+    const here = this.#active;
+    void this.showBeside(chatId).then(() => here.composer.focus());
   }
 
   /** Leaves only the chat where the reader is. */

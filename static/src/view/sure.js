@@ -3,8 +3,9 @@
 /**
  * @param {HTMLElement} button with a text, or a picture and a label
  * @param {() => void} act
+ * @param {() => string} [question]
  */
-export function sure(button, act) {
+export function sure(button, act, question = () => "Delete?") {
   /** @type {{label: string|null, content: ChildNode[]}|null} */
   let before = null;
   button.addEventListener("blur", () => {
@@ -22,6 +23,6 @@ export function sure(button, act) {
     before = { label: button.getAttribute("aria-label"), content: [...button.childNodes] };
     button.dataset.sure = "";
     button.removeAttribute("aria-label"); // the question is its name now
-    button.textContent = "Delete?";
+    button.textContent = question();
   });
 }

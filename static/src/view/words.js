@@ -12,7 +12,7 @@
 /** @type {Record<string, string>} by the error's code on the wire */
 const FAULTS = {
   batch_failed: "The server met a fault while it wrote this answer. What you wrote is kept.",
-  context_length_exceeded: "This chat is longer than the model can read.",
+  context_length_exceeded: "This chat, with its files, is longer than the model can read.",
   payload_too_large: "This message is larger than the server takes.",
   server_busy: "The server is full at the moment. Please try again shortly.",
   server_loading: "The model is still being loaded. Please try again shortly.",
@@ -171,4 +171,15 @@ export function phaseWords(phase) {
  */
 export function contextWords(used, room) {
   return `${whole(used)} of ${whole(room)} tokens of context`;
+}
+
+/**
+ * @param {number} found chats in a file
+ * @param {number} added those that were not here
+ */
+export function importWords(found, added) {
+  const known = found - added;
+  if (known > 0 && added === 0) return "All chats of this file are here already.";
+  const came = `${added === 1 ? "1 chat" : `${added} chats`} came in`;
+  return known === 0 ? `${came}.` : `${came}; ${known} ${known === 1 ? "was" : "were"} here already.`;
 }
