@@ -14,7 +14,10 @@ const OUT = "dist";
 /** @type {import("esbuild").BuildOptions} */
 const options = {
   absWorkingDir: import.meta.dirname,
-  entryPoints: ["src/main.js", "src/style.css", "src/docs/docs.js", "src/docs/docs.css"],
+  entryPoints: [
+    ...["src/main.js", "src/style.css", "src/view/highlighter.js"],
+    ...["src/docs/docs.js", "src/docs/docs.css"],
+  ],
   outdir: OUT,
   entryNames: "[name]",
   chunkNames: "[name]-[hash]",

@@ -3,6 +3,8 @@
  * typeset formulas. Their libraries are fetched when the first such block comes.
  */
 
+import { highlighted } from "./highlight.js";
+
 /** @param {HTMLElement} block */
 export function finishBlock(block) {
   for (const code of block.querySelectorAll("pre")) void finishCode(code);
@@ -27,9 +29,8 @@ async function finishCode(block) {
   frame.className = "code";
   block.replaceWith(frame);
   frame.append(top, block);
-  if (!code || text.length > 50_000) return;
-  const { highlighted } = await import("./highlight.js");
-  const html = highlighted(text, language);
+  if (!code || language === "" || text.length > 50_000) return;
+  const html = await highlighted(text, language);
   if (html !== null) code.replaceChildren(html);
 }
 

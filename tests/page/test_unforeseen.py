@@ -1,0 +1,57 @@
+"""What readers and models did that nobody had foreseen: slow or broken storage, code that takes
+minutes to colour, tabs that are closed, files by the hundred."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.odd import answer_oddly, said
+from tests.page.visit import Visit
+
+pytestmark = pytest.mark.browser
+
+HOLD = """() => new Promise((resolve) => {
+  const opening = indexedDB.open("ds4trio");
+  opening.onsuccess = () => {
+    const stores = [...opening.result.objectStoreNames];
+    const store = opening.result.transaction(stores, "readwrite").objectStore("chats");
+    window.held = true;
+    const spin = () => {
+      if (window.held) store.get("none").onsuccess = spin;
+      else opening.result.close();
+    };
+    spin();
+    resolve();
+  };
+})"""
+"""Nothing can be read from the database, or written to it, until it is let go."""
+LET_GO = "() => { window.held = false; }"
+
+WATCH_TASKS = """() => {
+  window.longest = 0;
+  const note = ({duration}) => { window.longest = Math.max(window.longest, duration); };
+  new PerformanceObserver((list) => list.getEntries().forEach(note)).observe({type: "longtask"});
+}"""
+
+
+def two_chats(reader: Visit) -> None:
+    """The first of them is open."""
+    for title in ("apples", "pears"):
+        reader.ask_and_wait(title)
+        reader.new_chat()
+    reader.open_chat("apples")
+
+
+def delete_chat(reader: Visit, title: str) -> None:
+    reader.do_in_list(title, "Delete")
+    reader.page.get_by_role("button", name="Delete?").click()
+
+
+def test_code_that_takes_minutes_to_colour_leaves_the_page_quick(reader: Visit) -> None:
+    slow = "```markdown\n" + "[a](" * 5000 + "\n```\n\n"
+    answer_oddly(reader, {"code": [said(f'{slow}```json\n{{"a": 1}}\n```\n')]})
+    reader.page.evaluate(WATCH_TASKS)
+    reader.ask_and_wait("code", "done")
+    expect(reader.text.locator("[data-language=json] .hljs-attr")).to_be_visible()
+    assert reader.page.evaluate("window.longest") < 2_000
