@@ -4,7 +4,7 @@ minutes to colour, tabs that are closed, files by the hundred."""
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from tests.page.odd import answer_oddly, said
 from tests.page.visit import Visit
@@ -55,3 +55,12 @@ def test_code_that_takes_minutes_to_colour_leaves_the_page_quick(reader: Visit) 
     reader.ask_and_wait("code", "done")
     expect(reader.text.locator("[data-language=json] .hljs-attr")).to_be_visible()
     assert reader.page.evaluate("window.longest") < 2_000
+
+
+def test_a_file_full_of_code_marks_is_sent(reader: Visit) -> None:
+    answer_oddly(reader, {})
+    reader.ready()
+    marks: FilePayload = {"name": "a.md", "mimeType": "text/plain", "buffer": b"`a` " * 100_000}
+    reader.page.locator("#attach-file").set_input_files([marks])
+    expect(reader.page.locator("#files li")).to_have_count(1)
+    reader.ask_and_wait("look", "done")
