@@ -93,7 +93,7 @@ export class Shelf {
     if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
     const tree = (await this.#database?.messages(chatId)) ?? new Map();
     const files = (await this.#database?.files(chatId)) ?? [];
-    if (this.#trees.has(chatId)) return [];
+    if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
     this.#trees.set(chatId, tree);
     this.#files.set(chatId, files);
     this.#mend(chatId);

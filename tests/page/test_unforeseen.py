@@ -64,3 +64,16 @@ def test_a_file_full_of_code_marks_is_sent(reader: Visit) -> None:
     reader.page.locator("#attach-file").set_input_files([marks])
     expect(reader.page.locator("#files li")).to_have_count(1)
     reader.ask_and_wait("look", "done")
+
+
+def test_a_chat_that_is_deleted_while_it_is_read_is_not_shown(reader: Visit) -> None:
+    two_chats(reader)
+    reader.page.reload()
+    expect(reader.questions.last).to_contain_text("apples")
+    reader.page.evaluate(HOLD)
+    reader.page.locator("#chat-list [data-action=open]").get_by_text("pears", exact=True).click()
+    delete_chat(reader, "pears")
+    reader.page.evaluate(LET_GO)
+    reader.page.wait_for_timeout(300)
+    reader.ask_and_wait("is this lost?")
+    expect(reader.questions.first).to_contain_text("apples")

@@ -102,7 +102,8 @@ export class Pane {
     } catch {
       return this.tell("This browser does not let the page read this chat. A reload may help.");
     }
-    if (this.#wanted !== chatId) return; // the reader is elsewhere by now
+    // The reader is elsewhere by now, or has removed it; what is written in no chat would be lost.
+    if (this.#wanted !== chatId || !this.#chats.get(chatId)) return;
     if (this.chatId !== chatId) this.#tellNoMore();
     this.chatId = chatId;
     this.composer.show(chatId, this.#chats.get(chatId)?.draft ?? "");
