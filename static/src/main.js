@@ -250,7 +250,12 @@ window.addEventListener("pagehide", () =>
 );
 
 void connection.connect();
-await chats.load();
+const isRead = await chats.load().then(
+  () => true,
+  () => false,
+);
 await showFirst();
+if (!isRead)
+  panes.active.tell("This browser does not let the page read all its chats. A reload may help.");
 openPanel(read("panel") === "open");
 panes.active.composer.focus();

@@ -62,7 +62,10 @@ export class Shelf {
     });
   }
 
-  /** Reads what there is, and opens the chats in which an answer was being written. */
+  /**
+   * Reads what there is, and opens the chats in which an answer was being written.
+   * @throws {DOMException} where the browser cannot read all of it
+   */
   async load() {
     if (this.#database) await replay(this.#database).catch(() => {});
     const chats = (await this.#database?.chats()) ?? [];

@@ -77,3 +77,20 @@ def test_a_chat_that_is_deleted_while_it_is_read_is_not_shown(reader: Visit) -> 
     reader.page.wait_for_timeout(300)
     reader.ask_and_wait("is this lost?")
     expect(reader.questions.first).to_contain_text("apples")
+
+
+UNREADABLE = """
+const getAll = IDBIndex.prototype.getAll;
+IDBIndex.prototype.getAll = function (...given) {
+  if (this.name === "status") throw new DOMException("It is damaged.", "UnknownError");
+  return getAll.apply(this, given);
+};"""
+
+
+def test_a_page_that_cannot_read_everything_works_all_the_same(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.context.add_init_script(UNREADABLE)
+    reader.page.reload()
+    expect(reader.page.locator("#composer-hint")).to_contain_text("read all its chats")
+    expect(reader.questions.last).to_contain_text("first")
+    reader.ask_and_wait("and now")
