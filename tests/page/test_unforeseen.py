@@ -4,10 +4,10 @@ minutes to colour, tabs that are closed, files by the hundred."""
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import FilePayload, expect
+from playwright.sync_api import Browser, FilePayload, expect
 
 from tests.page.odd import answer_oddly, said
-from tests.page.visit import Visit
+from tests.page.visit import Visit, visit
 
 pytestmark = pytest.mark.browser
 
@@ -94,3 +94,12 @@ def test_a_page_that_cannot_read_everything_works_all_the_same(reader: Visit) ->
     expect(reader.page.locator("#composer-hint")).to_contain_text("read all its chats")
     expect(reader.questions.last).to_contain_text("first")
     reader.ask_and_wait("and now")
+
+
+def test_a_database_that_never_opens_is_done_without(browser: Browser, scripted_url: str) -> None:
+    with visit(browser, scripted_url) as reader:
+        reader.context.add_init_script("IDBFactory.prototype.open = () => new EventTarget();")
+        reader.page.reload()
+        expect(reader.chats).not_to_have_count(0)
+        reader.ask_and_wait("and now")
+        expect(reader.page.locator("#composer-hint")).to_contain_text("keep its chats")

@@ -26,6 +26,8 @@ import { openDB } from "idb";
 
 const NAME = "ds4trio";
 const VERSION = 2;
+/** A browser whose files are damaged, or in use elsewhere, may neither open them nor refuse to. */
+const PATIENCE_MS = 10_000;
 
 export class Database {
   #database;
@@ -40,11 +42,11 @@ export class Database {
 
   /**
    * @returns {Promise<Database>}
-   * @throws {DOMException} where the browser keeps nothing, as some private modes do
+   * @throws {DOMException} where the browser keeps nothing, as some private modes do, or does not say
    */
   static async open() {
-    /** @type {import("idb").IDBPDatabase<Schema>} */
-    const database = await openDB(NAME, VERSION, {
+    /** @type {Promise<import("idb").IDBPDatabase<Schema>>} */
+    const opening = openDB(NAME, VERSION, {
       upgrade(created, had) {
         if (had < 2) created.createObjectStore("files");
         if (had > 0) return;
@@ -54,7 +56,13 @@ export class Database {
         messages.createIndex("status", "status");
       },
     });
-    return new Database(database);
+    const late = new Promise((_, reject) =>
+      setTimeout(() => {
+        reject(new DOMException("It does not open.", "TimeoutError"));
+        void opening.then((database) => database.close()).catch(() => {});
+      }, PATIENCE_MS),
+    );
+    return new Database(await Promise.race([opening, late]));
   }
 
   /** @param {(change: Change) => void} listener is told what other tabs did */
