@@ -191,7 +191,9 @@ export class Chats extends Shelf {
   /** @param {Message} message shows this version and what was written last below it */
   switchTo(message) {
     const chat = this.get(message.chatId);
-    if (chat) this.show(chat, newestLeafBelow(this.tree(message.chatId), message.id));
+    if (!chat) return;
+    this.show(chat, newestLeafBelow(this.tree(message.chatId), message.id));
+    this.onGrown(chat.id); // another tab may write it, and be closed before its end
   }
 
   /**

@@ -103,3 +103,19 @@ def test_a_database_that_never_opens_is_done_without(browser: Browser, scripted_
         expect(reader.chats).not_to_have_count(0)
         reader.ask_and_wait("and now")
         expect(reader.page.locator("#composer-hint")).to_contain_text("keep its chats")
+
+
+def test_an_answer_goes_on_in_the_tab_that_stays(reader: Visit) -> None:
+    reader.ask_and_wait("count 400")
+    other = reader.another_tab()
+    other.expect_status("done")
+    other.answers.last.hover()
+    other.button("Try again").click()
+    expect(other.text).to_contain_text("w9 ")
+    expect(reader.answers.last).to_contain_text("1 of 2")
+    reader.answers.last.hover()
+    reader.button("Version after").click()
+    expect(reader.text).to_contain_text("w1 ")
+    other.page.close()
+    reader.expect_status("done")
+    expect(reader.text).to_contain_text("w400")
