@@ -3,6 +3,8 @@ minutes to colour, tabs that are closed, files by the hundred."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, FilePayload, expect
 
@@ -119,3 +121,12 @@ def test_an_answer_goes_on_in_the_tab_that_stays(reader: Visit) -> None:
     other.page.close()
     reader.expect_status("done")
     expect(reader.text).to_contain_text("w400")
+
+
+def test_json_is_shown_as_it_was_written(reader: Visit) -> None:
+    written = '{"2":12345678901234567890,"1":[1.10,{},[]],"a \\" {b":"x, y: z"}'
+    answer_oddly(reader, {"json": [said(written)]})
+    reader.ask_and_wait("json", "done")
+    shown = reader.text.locator("code").inner_text()
+    assert re.sub(r"\n *|(?<=:) (?=[\[\"\d])", "", shown) == written
+    assert shown.splitlines()[:3] == ["{", '  "2": 12345678901234567890,', '  "1": [']

@@ -182,15 +182,32 @@ function shownText(text) {
 /** What is nested deeper grows by its indentation, without end: a few kilobytes to many megabytes. */
 const MOST_GROWTH = 20;
 
+/** Texts, brackets and signs, and whatever stands between them. */
+const JSON_PARTS = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+
 /**
+ * Every part stays as it was written: numbers that JavaScript would round, and the order of keys.
  * @param {string} json
  * @returns {string|null} null for what is none, and for what would be far longer
  */
 function indented(json) {
   try {
-    const pretty = JSON.stringify(JSON.parse(json), null, 2);
-    return pretty.length > MOST_GROWTH * json.length ? null : pretty;
+    JSON.parse(json);
   } catch {
     return null;
   }
+  let pretty = "";
+  let indent = "\n";
+  let before = "";
+  for (const [part] of json.matchAll(JSON_PARTS)) {
+    const closes = part === "}" || part === "]";
+    const isIn = before === "{" || before === "[";
+    if (closes) indent = indent.slice(0, -2);
+    if (closes ? !isIn : isIn || before === ",") pretty += indent;
+    pretty += part === ":" ? ": " : part;
+    if (part === "{" || part === "[") indent += "  ";
+    before = part;
+    if (pretty.length > MOST_GROWTH * json.length) return null;
+  }
+  return pretty;
 }
