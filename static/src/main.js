@@ -184,7 +184,11 @@ function openPanel(open) {
 }
 
 async function exportChats() {
-  save(chats.list, (await database?.allMessages()) ?? []);
+  try {
+    save(chats.list, await chats.messages());
+  } catch {
+    panes.active.tell("This browser does not let the page read all its chats. A reload may help.");
+  }
 }
 
 /** @param {File} file */

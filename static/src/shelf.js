@@ -185,7 +185,13 @@ export class Shelf {
    *   these words in their title or text
    */
   async search(query) {
-    return search(this.list, (await this.#database?.allMessages()) ?? [], query);
+    return search(this.list, await this.messages(), query);
+  }
+
+  /** @returns {Promise<Message[]>} of all chats */
+  async messages() {
+    if (this.#database) return this.#database.allMessages();
+    return [...this.#trees.values()].flatMap((tree) => [...tree.values()]);
   }
 
   /**

@@ -3,7 +3,9 @@ minutes to colour, tabs that are closed, files by the hundred."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, FilePayload, expect
@@ -130,3 +132,22 @@ def test_json_is_shown_as_it_was_written(reader: Visit) -> None:
     shown = reader.text.locator("code").inner_text()
     assert re.sub(r"\n *|(?<=:) (?=[\[\"\d])", "", shown) == written
     assert shown.splitlines()[:3] == ["{", '  "2": 12345678901234567890,', '  "1": [']
+
+
+def test_without_a_database_chats_are_exported_and_searched_with_their_messages(
+    browser: Browser, scripted_url: str
+) -> None:
+    with visit(browser, scripted_url) as reader:
+        refused = "IDBFactory.prototype.open = () => { throw new DOMException('No.'); };"
+        reader.context.add_init_script(refused)
+        reader.page.reload()
+        reader.ask_and_wait("first")
+        with reader.page.expect_download() as download:
+            reader.page.get_by_role("button", name="Export").click()
+        exported = json.loads(Path(download.value.path()).read_text())
+        assert [message["text"] for message in exported["messages"]] == [
+            "first",
+            "You said: first",
+        ]
+        reader.page.locator("#search").fill("you said")
+        expect(reader.page.locator("#chat-list .excerpt")).to_have_text("You said: first")
