@@ -151,3 +151,16 @@ def test_without_a_database_chats_are_exported_and_searched_with_their_messages(
         ]
         reader.page.locator("#search").fill("you said")
         expect(reader.page.locator("#chat-list .excerpt")).to_have_text("You said: first")
+
+
+def test_what_is_found_too_late_is_not_shown(reader: Visit) -> None:
+    two_chats(reader)
+    search = reader.page.locator("#search")
+    reader.page.evaluate(HOLD)
+    search.fill("apples")
+    reader.page.wait_for_timeout(400)
+    search.fill("")
+    reader.page.wait_for_timeout(400)
+    reader.page.evaluate(LET_GO)
+    reader.page.wait_for_timeout(300)
+    expect(reader.chats.filter(has_text="pears")).to_have_count(1)

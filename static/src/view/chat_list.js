@@ -113,7 +113,9 @@ export class ChatList {
 
   async #search() {
     const query = this.#elements.search.value.trim();
-    this.#found = query ? await this.#chats.search(query) : null;
+    const found = query ? await this.#chats.search(query) : null;
+    if (query !== this.#elements.search.value.trim()) return; // other words are searched for by now
+    this.#found = found;
     this.show(this.#currentId, this.#besideId);
   }
 
