@@ -164,3 +164,13 @@ def test_what_is_found_too_late_is_not_shown(reader: Visit) -> None:
     reader.page.evaluate(LET_GO)
     reader.page.wait_for_timeout(300)
     expect(reader.chats.filter(has_text="pears")).to_have_count(1)
+
+
+def test_a_search_without_a_readable_database_finds_titles(reader: Visit) -> None:
+    two_chats(reader)
+    refused = "() => { IDBObjectStore.prototype.getAll = () => { throw new DOMException('No.'); } }"
+    reader.page.evaluate(refused)
+    reader.page.locator("#search").fill("pears")
+    expect(reader.chats).to_have_count(1)
+    reader.page.locator("#search").fill("a " * 150_000)
+    expect(reader.chats).to_have_count(2)

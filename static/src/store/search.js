@@ -15,7 +15,7 @@ const AFTER = 120;
  * @returns {string[]} its words, in small letters
  */
 export function wordsOf(query) {
-  return query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
+  return [...new Set(query.toLocaleLowerCase().split(/\s+/).filter(Boolean))];
 }
 
 /**
