@@ -70,8 +70,8 @@ const list = new ChatList(
 
 const settings = new SettingsView(
   { dialog: by("settings"), form: by("settings-form") },
-  (changed) => {
-    const chat = chats.get(panes.active.chatId);
+  (chatId, changed) => {
+    const chat = chats.get(chatId);
     if (chat) chats.change(chat.id, { settings: { ...chat.settings, ...changed } });
   },
 );
@@ -207,7 +207,7 @@ by("new-chat").addEventListener("click", newChat);
 by("new-chat-here").addEventListener("click", newChat);
 by("settings-button").addEventListener("click", () => {
   const chat = chats.get(panes.active.chatId);
-  if (chat) settings.open(chat.settings);
+  if (chat) settings.open(chat);
 });
 by("beside-button").addEventListener("click", switchBeside);
 by("panel-button").addEventListener("click", () => openPanel(by("panel").hidden === true));

@@ -174,3 +174,17 @@ def test_a_search_without_a_readable_database_finds_titles(reader: Visit) -> Non
     expect(reader.chats).to_have_count(1)
     reader.page.locator("#search").fill("a " * 150_000)
     expect(reader.chats).to_have_count(2)
+
+
+def test_settings_stay_those_of_their_chat(reader: Visit) -> None:
+    two_chats(reader)
+    reader.open_chat("pears")
+    other = reader.another_tab()
+    expect(other.questions.last).to_contain_text("pears")
+    reader.page.get_by_role("button", name="Settings").click()
+    delete_chat(other, "pears")
+    expect(reader.page.locator("#empty")).to_be_visible()  # it is in another chat now
+    reader.page.get_by_label("Temperature").fill("1.5")
+    reader.page.get_by_role("button", name="Done").click()
+    reader.ask_and_wait("as cold as ever")
+    assert reader.body("as cold as ever")["temperature"] == 0

@@ -66,11 +66,13 @@ export class SettingsView {
   #form;
   /** @type {Map<keyof Settings, HTMLInputElement|HTMLTextAreaElement|HTMLSelectElement>} */
   #fields = new Map();
+  /** The chat whose settings these are: another tab may remove it, and bring the reader elsewhere. */
+  #chatId = "";
   #onChange;
 
   /**
    * @param {{dialog: HTMLDialogElement, form: HTMLElement}} elements
-   * @param {(settings: Partial<Settings>) => void} onChange
+   * @param {(chatId: string, settings: Partial<Settings>) => void} onChange
    */
   constructor({ dialog, form }, onChange) {
     this.#dialog = dialog;
@@ -86,8 +88,9 @@ export class SettingsView {
     });
   }
 
-  /** @param {Settings} settings */
-  open(settings) {
+  /** @param {import("../model/chat.js").Chat} chat */
+  open({ id, settings }) {
+    this.#chatId = id;
     for (const [name, field] of this.#fields) field.value = `${settings[name] ?? ""}`;
     this.#dialog.showModal();
   }
@@ -110,7 +113,7 @@ export class SettingsView {
     input.addEventListener("change", () => {
       if (name === "more") judgeJson(input);
       const value = range || choices ? valueOf(input, range) : textOf(input);
-      if (value !== undefined) this.#onChange({ [name]: value });
+      if (value !== undefined) this.#onChange(this.#chatId, { [name]: value });
     });
     this.#fields.set(name, input);
     row.append(title, input, words);
