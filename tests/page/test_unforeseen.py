@@ -188,3 +188,19 @@ def test_settings_stay_those_of_their_chat(reader: Visit) -> None:
     reader.page.get_by_role("button", name="Done").click()
     reader.ask_and_wait("as cold as ever")
     assert reader.body("as cold as ever")["temperature"] == 0
+
+
+def test_words_are_selected_beyond_the_edge_of_the_settings(reader: Visit) -> None:
+    reader.ready()
+    reader.page.get_by_role("button", name="Settings").click()
+    settings = reader.page.locator("#settings")
+    field = reader.page.get_by_label("Instructions").bounding_box()
+    assert field is not None
+    reader.page.mouse.move(field["x"] + 100, field["y"] + 15)
+    reader.page.mouse.down()
+    reader.page.mouse.move(10, field["y"] + 15)
+    reader.page.mouse.up()
+    reader.page.mouse.click(field["x"] - 8, field["y"])  # beside the fields
+    expect(settings).to_be_visible()
+    reader.page.mouse.click(10, 10)
+    expect(settings).to_be_hidden()

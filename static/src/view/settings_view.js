@@ -83,8 +83,12 @@ export class SettingsView {
     close.className = "strong";
     close.textContent = "Done";
     form.append(close);
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close(); // the backdrop
+    // On the backdrop; a drag that only ends there selects words.
+    dialog.addEventListener("pointerdown", (event) => {
+      const { left, right, top, bottom } = dialog.getBoundingClientRect();
+      const { clientX: x, clientY: y, target } = event;
+      const isIn = left <= x && x <= right && top <= y && y <= bottom;
+      if (target === dialog && !isIn) dialog.close();
     });
   }
 
