@@ -204,3 +204,24 @@ def test_words_are_selected_beyond_the_edge_of_the_settings(reader: Visit) -> No
     expect(settings).to_be_visible()
     reader.page.mouse.click(10, 10)
     expect(settings).to_be_hidden()
+
+
+def test_files_by_the_hundred_leave_room_for_the_conversation(reader: Visit) -> None:
+    reader.ready()
+    kept = """() => {
+      window.puts = 0;
+      const put = IDBObjectStore.prototype.put;
+      IDBObjectStore.prototype.put = function (...given) {
+        window.puts += this.name === "files";
+        return put.apply(this, given);
+      };
+    }"""
+    reader.page.evaluate(kept)
+    many: list[FilePayload] = [
+        {"name": f"{number}.txt", "mimeType": "text/plain", "buffer": b"text"}
+        for number in range(200)
+    ]
+    reader.page.locator("#attach-file").set_input_files(many)
+    expect(reader.page.locator("#files li")).to_have_count(200)
+    assert reader.page.evaluate("window.puts") == 1
+    assert reader.page.locator("#log").evaluate("log => log.clientHeight") > 200

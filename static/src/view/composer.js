@@ -150,14 +150,17 @@ export class Composer {
    */
   async attach(files) {
     const chatId = this.#chatId;
+    const taken = [];
     for (const file of files) {
       const text = await readText(file);
       if (text === null) {
         this.#on.say(`${file.name} is not a text, or is too long, and was not attached.`);
         continue;
       }
-      this.#on.files(chatId, [...this.#on.attached(chatId), { name: file.name, text }]);
+      taken.push({ name: file.name, text });
     }
+    // All at once: each time all the files of the chat are kept anew.
+    if (taken.length > 0) this.#on.files(chatId, [...this.#on.attached(chatId), ...taken]);
     this.#showFiles();
     this.#refresh();
     this.focus();
