@@ -225,3 +225,24 @@ def test_files_by_the_hundred_leave_room_for_the_conversation(reader: Visit) -> 
     expect(reader.page.locator("#files li")).to_have_count(200)
     assert reader.page.evaluate("window.puts") == 1
     assert reader.page.locator("#log").evaluate("log => log.clientHeight") > 200
+
+
+def test_another_version_is_shown_where_the_reader_is(reader: Visit) -> None:
+    reader.ask_and_wait("alpha")
+    reader.questions.last.hover()
+    reader.button("Edit", of=reader.questions.last).click()
+    reader.page.get_by_label("Your question, to be changed").fill("beta")
+    reader.page.keyboard.press("Enter")
+    reader.expect_status("done")
+    for _ in range(3):
+        reader.ask_and_wait("markdown")
+    log = reader.page.locator("#log")
+    log.hover()
+    reader.page.mouse.wheel(0, -9000)
+    reader.page.wait_for_function("document.getElementById('log').scrollTop === 0")
+    for name, text in (("Version before", "alpha"), ("Version after", "beta")):
+        reader.button(name, of=reader.questions.first).click()
+        expect(reader.questions.first).to_contain_text(text)
+        expect(reader.questions.first).to_be_in_viewport()
+    reader.ask_and_wait("markdown")
+    expect(reader.answers.last.locator(".stats")).to_be_in_viewport()

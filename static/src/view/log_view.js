@@ -94,7 +94,9 @@ export class LogView {
     }
     this.#chatId = chatId;
     this.#changed.clear();
-    const had = this.#views.size;
+    const isNew = (/** @type {Message} */ { id }) => !this.#views.has(id);
+    // Another version is shown where the reader is; what was just asked is at the end.
+    const isAsked = [...alone, ...candidates].some((one) => isAlive(one) && isNew(one));
     for (const [place, message] of alone.entries()) {
       putAt(this.#list, place, this.#viewOf(message).element);
     }
@@ -104,7 +106,7 @@ export class LogView {
     else this.#candidates.element.remove();
     const versions = this.#chats.versionsIn(chatId);
     for (const id of shown) this.#update(id, versions);
-    if (this.#views.size > had) this.follow();
+    if (isAsked) this.follow();
     // What had it may be gone, with the keyboard's place on the page.
     if (hadFocus && !this.#list.contains(document.activeElement)) this.#log.focus();
   }
