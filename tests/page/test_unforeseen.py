@@ -246,3 +246,20 @@ def test_another_version_is_shown_where_the_reader_is(reader: Visit) -> None:
         expect(reader.questions.first).to_be_in_viewport()
     reader.ask_and_wait("markdown")
     expect(reader.answers.last.locator(".stats")).to_be_in_viewport()
+
+
+def test_a_held_escape_leaves_an_edit_and_stops_no_answer(reader: Visit) -> None:
+    reader.ask_and_wait("first")
+    reader.ask("endless")
+    expect(reader.text).to_contain_text("word5")
+    question = reader.questions.first
+    question.hover()
+    reader.button("Edit", of=question).click()
+    for _ in range(4):
+        reader.page.keyboard.down("Escape")
+    reader.page.keyboard.up("Escape")
+    expect(reader.page.locator(".editing")).to_have_count(0)
+    expect(reader.text).to_contain_text("word60")
+    reader.expect_status("answering")
+    reader.page.keyboard.press("Escape")
+    reader.expect_status("stopped")

@@ -44,6 +44,7 @@ export function listen(shortcuts, { dialog, list, button }) {
     if (!found) return;
     if (!found.command && found.key !== "escape" && isWriting(event.target)) return;
     event.preventDefault();
+    if (event.repeat && !found.steps) return; // it was pressed for something else
     held = found.steps ? "" : event.code;
     found.run();
   });
