@@ -263,3 +263,15 @@ def test_a_held_escape_leaves_an_edit_and_stops_no_answer(reader: Visit) -> None
     reader.expect_status("answering")
     reader.page.keyboard.press("Escape")
     reader.expect_status("stopped")
+
+
+def test_a_refusal_that_is_no_text_is_told_and_tried_again(reader: Visit) -> None:
+    reader.ready()
+    refusal = {"error": {"message": {"toString": 1}}}
+    reader.page.route("**/v1/models", lambda route: route.fulfill(status=400, json=refusal))
+    reader.page.reload()
+    notice = reader.page.locator("#notice")
+    expect(notice).to_contain_text("The server refused the connection: HTTP 400")
+    reader.page.unroute("**/v1/models")
+    expect(notice).to_be_hidden()
+    reader.errors.clear()  # the browser itself reports each refusal

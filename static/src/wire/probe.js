@@ -26,7 +26,9 @@ export async function probe(key) {
     if (models.status === 503) return { kind: "loading" };
     const body = await models.json().catch(() => null);
     if (!models.ok) {
-      return { kind: "refused", message: body?.error?.message ?? `HTTP ${models.status}` };
+      const message = body?.error?.message;
+      const words = typeof message === "string" ? message : `HTTP ${models.status}`;
+      return { kind: "refused", message: words };
     }
     const model = body?.data?.[0]?.id;
     const contextLength = Number(body?.data?.[0]?.context_length) || 0;
