@@ -275,3 +275,22 @@ def test_a_refusal_that_is_no_text_is_told_and_tried_again(reader: Visit) -> Non
     reader.page.unroute("**/v1/models")
     expect(notice).to_be_hidden()
     reader.errors.clear()  # the browser itself reports each refusal
+
+
+def test_a_long_chat_whose_end_is_not_known_comes_in_at_once(reader: Visit, tmp_path: Path) -> None:
+    def message(number: int) -> dict[str, object]:
+        parent = f"{number - 1}" if number else None
+        return {"id": f"{number}", "chatId": "c", "parent": parent, "createdAt": number}
+
+    chats = [{"id": "c", "title": "Long"}]
+    messages = [message(number) for number in range(20_000)]
+    file = tmp_path / "long.json"
+    data = {"kind": "ds4trio-chats", "version": 1, "chats": chats, "messages": messages}
+    file.write_text(json.dumps(data))
+    reader.ready()
+    reader.page.evaluate(WATCH_TASKS)
+    reader.page.locator("#import-file").set_input_files(file)
+    expect(reader.page.locator("#composer-hint")).to_contain_text("1 chat came in")
+    longest = reader.page.evaluate("window.longest")
+    print(f"{longest:.0f} ms at a time at most")
+    assert longest < 2_000

@@ -246,13 +246,17 @@ export function candidatesIn(tree, { leaf, candidates = [] }) {
  * @returns {string} the leaf below it that was written last; itself where it is one
  */
 export function newestLeafBelow(tree, id) {
+  /** @type {Map<string|null, Message>} by what they follow */
+  const newest = new Map();
+  for (const message of tree.values()) {
+    const had = newest.get(message.parent);
+    if (!had || message.createdAt > had.createdAt) newest.set(message.parent, message);
+  }
   let leaf = id;
   const seen = new Set([id]);
   for (;;) {
-    const next = [...tree.values()]
-      .filter((message) => message.parent === leaf && !seen.has(message.id))
-      .sort((a, b) => b.createdAt - a.createdAt)[0];
-    if (!next) return leaf;
+    const next = newest.get(leaf);
+    if (!next || seen.has(next.id)) return leaf;
     seen.add(next.id);
     leaf = next.id;
   }
@@ -264,13 +268,9 @@ export function newestLeafBelow(tree, id) {
  * @returns {string[]} ids of this message and all that follow it, on whatever branch
  */
 export function allBelow(tree, id) {
-  /** @type {Map<string|null, string[]>} */
-  const children = new Map();
-  for (const message of tree.values()) {
-    children.set(message.parent, [...(children.get(message.parent) ?? []), message.id]);
-  }
+  const children = Map.groupBy(tree.values(), ({ parent }) => parent);
   const found = new Set([id]);
-  for (const one of found) for (const child of children.get(one) ?? []) found.add(child);
+  for (const one of found) for (const child of children.get(one) ?? []) found.add(child.id);
   return [...found];
 }
 
