@@ -294,3 +294,29 @@ def test_a_long_chat_whose_end_is_not_known_comes_in_at_once(reader: Visit, tmp_
     longest = reader.page.evaluate("window.longest")
     print(f"{longest:.0f} ms at a time at most")
     assert longest < 2_000
+
+
+FULL = """
+const put = IDBObjectStore.prototype.put;
+IDBObjectStore.prototype.put = function (...given) {
+  if (window.full) throw new DOMException("No room.", "QuotaExceededError");
+  return put.apply(this, given);
+};"""
+
+
+def test_an_answer_is_not_asked_anew_for_what_could_not_be_kept_once(reader: Visit) -> None:
+    reader.context.add_init_script(FULL)
+    reader.page.reload()
+    reader.ask_and_wait("first")
+    reader.page.evaluate("window.full = true")
+    reader.ask("count 100")
+    reader.page.evaluate("window.full = false")
+    reader.expect_status("done")
+    identifier = reader.answers.last.get_attribute("data-id")
+    reader.page.wait_for_timeout(300)
+    asked = len(reader.sent()["bodies"])
+    reader.page.reload()
+    expect(reader.answers.last).to_have_attribute("data-id", identifier or "")
+    reader.expect_status("done")
+    expect(reader.text).to_contain_text("w100")
+    assert len(reader.sent()["bodies"]) == asked

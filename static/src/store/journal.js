@@ -3,6 +3,8 @@
  * transactions with it; what stands here is written again by the page that comes next.
  */
 
+import { isAlive } from "../model/chat.js";
+
 /**
  * @typedef {import("../model/chat.js").Chat} Chat
  * @typedef {import("../model/chat.js").Message} Message
@@ -51,7 +53,23 @@ export class Journal {
  * @param {Database} database
  */
 export async function replay(database) {
-  for (const entry of left()) await carryOut(entry, database);
+  for (const entry of left()) await carryOut(await current(entry, database), database);
+}
+
+/**
+ * @param {Entry} entry
+ * @param {Database} database
+ * @returns {Promise<Entry>} less the messages of which the database has more: they went on growing
+ */
+async function current(entry, database) {
+  if (entry.kind !== "put") return entry;
+  const messages = [];
+  for (const message of entry.messages) {
+    const kept = await database.message(message.id);
+    const isOlder = kept && (!isAlive(kept) || kept.sequence > message.sequence);
+    if (!isOlder) messages.push(message);
+  }
+  return { ...entry, messages };
 }
 
 /**
