@@ -320,3 +320,13 @@ def test_an_answer_is_not_asked_anew_for_what_could_not_be_kept_once(reader: Vis
     reader.expect_status("done")
     expect(reader.text).to_contain_text("w100")
     assert len(reader.sent()["bodies"]) == asked
+
+
+def test_an_excerpt_has_the_words_after_letters_that_grow(reader: Visit) -> None:
+    reader.ask_and_wait("\u0130" * 200 + " the needle " + "\U0001f600" * 100)
+    reader.page.locator("#search").fill("needle")
+    excerpt = reader.page.locator("#chat-list .excerpt")
+    expect(excerpt).to_contain_text("the needle")
+    assert "\ufffd" not in excerpt.evaluate("line => line.textContent.toWellFormed()")
+    reader.page.keyboard.press("Enter")
+    reader.page.wait_for_function("getSelection().toString() === 'needle'")

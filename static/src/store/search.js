@@ -4,6 +4,9 @@
 const BEFORE = 12;
 const AFTER = 120;
 
+/** What is left of a character that was cut in two. */
+const HALVES = /^[\udc00-\udfff]|[\ud800-\udbff]$/g;
+
 /**
  * @typedef {object} Found
  * @property {string|null} messageId where the words are; null where the title has them all
@@ -11,11 +14,19 @@ const AFTER = 120;
  */
 
 /**
+ * @param {string} text
+ * @returns {string} in small letters, each as long as what it was: İ alone would become two
+ */
+export function small(text) {
+  return text.replaceAll("\u0130", "i").toLowerCase();
+}
+
+/**
  * @param {string} query
  * @returns {string[]} its words, in small letters
  */
 export function wordsOf(query) {
-  return [...new Set(query.toLocaleLowerCase().split(/\s+/).filter(Boolean))];
+  return [...new Set(small(query).split(/\s+/).filter(Boolean))];
 }
 
 /**
@@ -49,7 +60,7 @@ export function search(chats, messages, query) {
  * @returns {(word: string) => boolean}
  */
 function has(text) {
-  const lower = text.toLocaleLowerCase();
+  const lower = small(text);
   return (word) => lower.includes(word);
 }
 
@@ -59,10 +70,11 @@ function has(text) {
  * @returns {string} some of the text, with the first of the words near its beginning
  */
 function excerpt(text, words) {
-  const lower = text.toLocaleLowerCase();
+  const lower = small(text);
   const at = Math.min(...words.map((word) => lower.indexOf(word)).filter((place) => place >= 0));
   const space = text.indexOf(" ", at - BEFORE);
   const from = at <= BEFORE ? 0 : space < 0 || space > at ? at - BEFORE : space;
-  const part = text.slice(from, at + AFTER).replace(/[*`#|]+/g, "").replace(/\s+/g, " ").trim();
+  const whole = text.slice(from, at + AFTER).replace(HALVES, "");
+  const part = whole.replace(/[*`#|]+/g, "").replace(/\s+/g, " ").trim();
   return from > 0 ? `… ${part}` : part;
 }

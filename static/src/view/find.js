@@ -1,3 +1,5 @@
+import { small } from "../store/search.js";
+
 /**
  * Finds words in what is shown.
  * @param {Element} element
@@ -7,14 +9,13 @@
 export function find(element, words) {
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   for (let node = texts.nextNode(); node; node = texts.nextNode()) {
-    const lower = (node.nodeValue ?? "").toLocaleLowerCase();
+    const lower = small(node.nodeValue ?? "");
     const word = words.find((word) => lower.includes(word));
     if (word === undefined) continue;
     const range = document.createRange();
     const at = lower.indexOf(word);
-    const end = (node.nodeValue ?? "").length; // small letters may be more than the large ones were
-    range.setStart(node, Math.min(at, end));
-    range.setEnd(node, Math.min(at + word.length, end));
+    range.setStart(node, at);
+    range.setEnd(node, at + word.length);
     return range;
   }
   return null;
