@@ -330,3 +330,15 @@ def test_an_excerpt_has_the_words_after_letters_that_grow(reader: Visit) -> None
     assert "\ufffd" not in excerpt.evaluate("line => line.textContent.toWellFormed()")
     reader.page.keyboard.press("Enter")
     reader.page.wait_for_function("getSelection().toString() === 'needle'")
+
+
+def test_a_long_name_of_the_model_leaves_the_header_whole(reader: Visit) -> None:
+    named = {"data": [{"id": "model" * 100, "context_length": 8192}]}
+    reader.page.route("**/v1/models", lambda route: route.fulfill(json=named))
+    reader.page.reload()
+    expect(reader.page.locator("#model")).to_contain_text("model")
+    for width in (320, 560, 640, 820, 1000):
+        reader.page.set_viewport_size({"width": width, "height": 350})
+        wide = "document.documentElement.scrollWidth > innerWidth"
+        assert not reader.page.evaluate(wide)
+        expect(reader.page.locator("#title")).to_be_in_viewport()
