@@ -342,3 +342,24 @@ def test_a_long_name_of_the_model_leaves_the_header_whole(reader: Visit) -> None
         wide = "document.documentElement.scrollWidth > innerWidth"
         assert not reader.page.evaluate(wide)
         expect(reader.page.locator("#title")).to_be_in_viewport()
+
+
+def test_a_chat_that_is_still_read_is_not_opened_twice(browser: Browser, scripted_url: str) -> None:
+    with visit(browser, scripted_url, viewport={"width": 1440, "height": 900}) as reader:
+        for title in ("apples", "pears", "plums"):
+            reader.ask_and_wait(title)
+            reader.new_chat()
+        reader.open_chat("apples")
+        pears = reader.page.locator("#chat-list [data-action=open]").get_by_text("pears")
+        pears.click(modifiers=["Control"])
+        expect(reader.page.locator("#pane-beside .question")).to_have_count(1)
+        reader.page.reload()
+        expect(reader.page.locator("#pane-beside .question")).to_have_count(1)
+        reader.page.evaluate(HOLD)
+        plums = reader.page.locator("#chat-list [data-action=open]").get_by_text("plums")
+        for draft in ("#draft", "#draft-beside"):
+            reader.page.locator(draft).click()
+            plums.click()
+        reader.page.evaluate(LET_GO)
+        shown = reader.page.locator(".pane .question .text")
+        expect(shown).to_have_text(["plums", "pears"])

@@ -27,7 +27,7 @@ export class Pane {
   /** Of the chat that it shows; empty before the first. */
   chatId = "";
   /** The chat that was asked for last, which may still be read. */
-  #wanted = "";
+  wanted = "";
   /** @type {ChildNode[]|null} what stands below the composer while nothing is told there */
   #hint = null;
   #by;
@@ -96,14 +96,14 @@ export class Pane {
 
   /** @param {string} chatId */
   async show(chatId) {
-    this.#wanted = chatId;
+    this.wanted = chatId;
     try {
       await this.#chats.open(chatId);
     } catch {
       return this.tell("This browser does not let the page read this chat. A reload may help.");
     }
     // The reader is elsewhere by now, or has removed it; what is written in no chat would be lost.
-    if (this.#wanted !== chatId || !this.#chats.get(chatId)) return;
+    if (this.wanted !== chatId || !this.#chats.get(chatId)) return;
     if (this.chatId !== chatId) this.#tellNoMore();
     this.chatId = chatId;
     this.composer.show(chatId, this.#chats.get(chatId)?.draft ?? "");
@@ -128,7 +128,7 @@ export class Pane {
   /** Is shown no more. */
   leave() {
     this.composer.leave();
-    this.#wanted = this.chatId = "";
+    this.wanted = this.chatId = "";
   }
 
   /** The chat shows other messages now. */

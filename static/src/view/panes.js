@@ -90,7 +90,7 @@ export class Panes {
    * @param {string} chatId
    */
   async show(chatId) {
-    const there = this.showing(chatId);
+    const there = this.#open.find(({ wanted }) => wanted === chatId);
     if (there) this.#enter(there);
     await this.#active.show(chatId);
   }
