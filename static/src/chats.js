@@ -168,7 +168,7 @@ export class Chats extends Shelf {
     const chat = this.get(answer.chatId);
     if (!chat) return;
     const { chatId, parent, text, reasoning } = answer;
-    const now = Date.now();
+    const now = laterThan(this.tree(chatId));
     const message = newMessage({ chatId, parent, role: "assistant", text, reasoning }, now);
     chat.candidates = [];
     this.#begin(chat, message, [...pathTo(this.tree(chatId), parent), answer]);
@@ -223,7 +223,8 @@ export class Chats extends Shelf {
   #ask(chatId, parent, text, attachments) {
     const chat = this.get(chatId);
     if (!chat) return;
-    const question = newMessage({ chatId, parent, role: "user", text, attachments }, Date.now());
+    const now = laterThan(this.tree(chatId));
+    const question = newMessage({ chatId, parent, role: "user", text, attachments }, now);
     this.tree(chatId).set(question.id, question);
     if (!chat.named && parent === null) chat.title = titleFrom(text || attachments[0]?.name || "");
     const made = this.#answers(chat, question.id, 1);
@@ -237,7 +238,7 @@ export class Chats extends Shelf {
    * @returns {Message[]} the new answers
    */
   #answers(chat, question, count) {
-    const now = Date.now();
+    const now = laterThan(this.tree(chat.id));
     const made = Array.from({ length: count }, (_, number) =>
       newMessage({ chatId: chat.id, parent: question, role: "assistant" }, now + number),
     );
@@ -319,4 +320,17 @@ export class Chats extends Shelf {
     this.observer.onMessage(message);
     this.observer.onList();
   }
+}
+
+/**
+ * @param {import("./model/chat.js").Tree} tree
+ * @returns {number} the time, but later than all that is there: versions are in this order, and a
+ *   clock may be set back
+ */
+function laterThan(tree) {
+  let now = Date.now();
+  for (const { createdAt } of tree.values()) {
+    if (createdAt >= now && Number.isFinite(createdAt)) now = createdAt + 1;
+  }
+  return now;
 }

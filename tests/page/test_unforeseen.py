@@ -363,3 +363,13 @@ def test_a_chat_that_is_still_read_is_not_opened_twice(browser: Browser, scripte
         reader.page.evaluate(LET_GO)
         shown = reader.page.locator(".pane .question .text")
         expect(shown).to_have_text(["plums", "pears"])
+
+
+def test_a_clock_that_is_set_back_changes_no_order(reader: Visit) -> None:
+    reader.ask_and_wait("what time is it?")
+    reader.page.evaluate("() => { const now = Date.now; Date.now = () => now() - 3_600_000; }")
+    reader.answers.last.hover()
+    reader.button("Try again").click()
+    reader.expect_status("done")
+    expect(reader.part("versions")).to_contain_text("2 of 2")
+    assert reader.body("what time is it?")["temperature"] == 0.7
