@@ -51,7 +51,10 @@ function start() {
   return new Promise((resolve, reject) => {
     const worker = new Worker("./highlighter.js", { type: "module" });
     worker.onmessage = () => resolve(worker);
-    worker.onerror = reject;
+    worker.onerror = (error) => {
+      started = null; // the server may be back for the next one
+      reject(error);
+    };
   });
 }
 

@@ -24,5 +24,6 @@ export function sure(button, act, question = () => "Delete?") {
     button.dataset.sure = "";
     button.removeAttribute("aria-label"); // the question is its name now
     button.textContent = question();
+    button.focus(); // some browsers do not for a click, and its end is a blur
   });
 }
