@@ -102,11 +102,25 @@ def test_a_page_that_cannot_read_everything_works_all_the_same(reader: Visit) ->
 
 def test_a_database_that_never_opens_is_done_without(browser: Browser, scripted_url: str) -> None:
     with visit(browser, scripted_url) as reader:
+        reader.page.clock.install()
         reader.context.add_init_script("IDBFactory.prototype.open = () => new EventTarget();")
         reader.page.reload()
+        reader.page.clock.run_for(11_000)
         expect(reader.chats).not_to_have_count(0)
         reader.ask_and_wait("and now")
         expect(reader.page.locator("#composer-hint")).to_contain_text("keep its chats")
+
+
+def test_what_is_asked_long_after_the_start_is_kept(browser: Browser, scripted_url: str) -> None:
+    with visit(browser, scripted_url) as reader:
+        reader.page.clock.install()
+        reader.page.reload()
+        reader.ready()
+        reader.page.clock.run_for(600_000)
+        reader.ask_and_wait("kept")
+        expect(reader.page.locator("#composer-hint")).not_to_contain_text("keep its chats")
+        reader.page.reload()
+        expect(reader.text).to_contain_text("You said: kept")
 
 
 def test_an_answer_goes_on_in_the_tab_that_stays(reader: Visit) -> None:
@@ -329,7 +343,7 @@ def test_an_excerpt_has_the_words_after_letters_that_grow(reader: Visit) -> None
     expect(excerpt).to_contain_text("the needle")
     assert "\ufffd" not in excerpt.evaluate("line => line.textContent.toWellFormed()")
     reader.page.keyboard.press("Enter")
-    reader.page.wait_for_function("getSelection().toString() === 'needle'")
+    reader.page.wait_for_function("() => getSelection().toString() === 'needle'")
 
 
 def test_a_long_name_of_the_model_leaves_the_header_whole(reader: Visit) -> None:

@@ -56,13 +56,18 @@ export class Database {
         messages.createIndex("status", "status");
       },
     });
-    const late = new Promise((_, reject) =>
-      setTimeout(() => {
+    let timer = 0;
+    const late = new Promise((_, reject) => {
+      timer = window.setTimeout(() => {
         reject(new DOMException("It does not open.", "TimeoutError"));
-        void opening.then((database) => database.close()).catch(() => {});
-      }, PATIENCE_MS),
-    );
-    return new Database(await Promise.race([opening, late]));
+        void opening.then((database) => database.close()).catch(() => {}); // when it does after all
+      }, PATIENCE_MS);
+    });
+    try {
+      return new Database(await Promise.race([opening, late]));
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   /** @param {(change: Change) => void} listener is told what other tabs did */
