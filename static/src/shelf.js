@@ -6,15 +6,15 @@
 import {
   ALIVE,
   candidatesIn,
+  mend,
   newChat,
-  newestLeafBelow,
   pathTo,
   versionsIn,
 } from "./model/chat.js";
 import { Keeper } from "./store/keeper.js";
 import { replay } from "./store/journal.js";
 import { search } from "./store/search.js";
-import { takeIn } from "./tabs.js";
+import { OtherTabs } from "./tabs.js";
 
 /**
  * @typedef {import("./model/chat.js").Attachment} Attachment
@@ -22,7 +22,6 @@ import { takeIn } from "./tabs.js";
  * @typedef {import("./model/chat.js").Message} Message
  * @typedef {import("./model/chat.js").Settings} Settings
  * @typedef {import("./model/chat.js").Tree} Tree
- * @typedef {import("./store/database.js").Change} Change
  * @typedef {import("./store/database.js").Database} Database
  */
 
@@ -41,10 +40,8 @@ export class Shelf {
   #trees = new Map();
   /** @type {Map<string, Attachment[]>} files that wait in the composer, of the chats that were opened */
   #files = new Map();
-  /** @type {Set<string>} chats that were changed here since what other tabs did was read last */
-  #touched = new Set();
-  /** What other tabs did is taken in one after another. */
-  #taking = Promise.resolve();
+  /** @type {OtherTabs|null} */
+  #others = null;
   #database;
   keeper;
   observer;
@@ -57,8 +54,16 @@ export class Shelf {
     this.#database = database;
     this.observer = observer;
     this.keeper = new Keeper(database, () => observer.onSaveFailed());
-    database?.onChange((change) => {
-      this.#taking = this.#taking.then(() => this.#changedElsewhere(change)).catch(reportError);
+    if (!database) return;
+    this.#others = new OtherTabs(database, {
+      chats: this.#chats,
+      trees: this.#trees,
+      isOurs: (messageId) => this.isWritten(messageId),
+      removed: (chatId, messageIds) => this.removeFrom(chatId, messageIds),
+      gone: (chatId) => this.onGone(chatId),
+      grown: (chatId) => this.onGrown(chatId),
+      changed: (chatId) => observer.onChat(chatId),
+      listed: () => observer.onList(),
     });
   }
 
@@ -99,7 +104,8 @@ export class Shelf {
     if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
     this.#trees.set(chatId, tree);
     this.#files.set(chatId, files);
-    this.#mend(chatId);
+    const chat = this.#chats.get(chatId);
+    if (chat) mend(chat, tree);
     this.observer.onChat(chatId);
     return [...tree.values()];
   }
@@ -162,7 +168,7 @@ export class Shelf {
     for (const chat of chats) mend(chat, trees.get(chat.id) ?? new Map());
     await this.#database?.putAll(chats, messages);
     for (const chat of chats) {
-      this.#touched.add(chat.id);
+      this.#others?.touched(chat.id);
       this.#chats.set(chat.id, chat);
     }
     for (const [chatId, tree] of trees) this.#trees.set(chatId, tree);
@@ -174,7 +180,7 @@ export class Shelf {
     this.#chats.delete(chatId);
     this.#trees.delete(chatId);
     this.#files.delete(chatId);
-    this.#touched.add(chatId);
+    this.#others?.touched(chatId);
     this.keeper.keep({ kind: "removeChat", chatId });
     this.observer.onList();
   }
@@ -292,68 +298,7 @@ export class Shelf {
    * @param {Message[]} messages
    */
   #put(chat, messages) {
-    this.#touched.add(chat.id);
+    this.#others?.touched(chat.id);
     this.keeper.keep({ kind: "put", chat, messages });
   }
-
-  /** @param {string} chatId */
-  #mend(chatId) {
-    const chat = this.#chats.get(chatId);
-    if (chat) mend(chat, this.tree(chatId));
-  }
-
-  /**
-   * @param {string} chatId
-   * @returns {Message|undefined} the message that a chat shows last, if nothing follows it
-   */
-  #endOf(chatId) {
-    const tree = this.tree(chatId);
-    const end = tree.get(this.#chats.get(chatId)?.leaf ?? "");
-    return end && newestLeafBelow(tree, end.id) === end.id ? end : undefined;
-  }
-
-  /**
-   * What another tab has added to the end of a chat is shown here, too. A reader who looks at an
-   * earlier place, or at another branch, stays there.
-   * @param {Message} end
-   */
-  #goOnFrom(end) {
-    const chat = this.#chats.get(end.chatId);
-    if (chat?.leaf !== end.id) return;
-    chat.leaf = newestLeafBelow(this.tree(end.chatId), end.id);
-    if (chat.leaf !== end.id) this.onGrown(end.chatId);
-  }
-
-  /** @param {Change} change */
-  async #changedElsewhere(change) {
-    if (!this.#database) return;
-    const end = change.kind === "chat" ? this.#endOf(change.chatId) : undefined;
-    // What this tab wrote may have been kept once more before it was told.
-    if (change.kind === "chat") this.removeFrom(change.chatId, change.removed ?? []);
-    const changed = await takeIn(this.#database, change, {
-      chats: this.#chats,
-      trees: this.#trees,
-      isOurs: (messageId) => this.isWritten(messageId),
-      touched: this.#touched,
-    });
-    if (change.kind === "chat" && !this.get(change.chatId)) this.onGone(change.chatId);
-    if (changed && change.kind !== "everything") {
-      this.#mend(change.chatId);
-      if (end) this.#goOnFrom(end);
-      this.observer.onChat(change.chatId);
-    }
-    if (change.kind !== "message") this.observer.onList();
-  }
-}
-
-/**
- * The message that a chat showed last may be gone, by another tab's doing, or that tab has written
- * the first one; and a file may say anything.
- * @param {Chat} chat
- * @param {Tree} tree its messages
- */
-function mend(chat, tree) {
-  if (tree.has(chat.leaf ?? "")) return;
-  const first = [...tree.values()].findLast(({ parent }) => parent === null);
-  chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
 }

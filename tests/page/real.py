@@ -144,7 +144,8 @@ class RealVisit(Visit):
         items = [item for item in self.response(name)["output"] if item["type"] == "message"]
         text = "".join(part["text"] for item in items for part in item["content"])
         assert text
-        assert self.page.evaluate(STORED_TEXT, name) == text
+        kept = self.page.evaluate(STORED_TEXT, name)
+        assert kept == text, f"kept {kept!r}, of {text!r}"
 
 
 @contextmanager

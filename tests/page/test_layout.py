@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,20 @@ def test_only_the_conversation_scrolls(reader: Visit, width: int) -> None:
     page = "document.documentElement.{0} - document.documentElement.client{1}"
     assert reader.page.evaluate(page.format("scrollHeight", "Height")) == 0
     assert reader.page.evaluate(page.format("scrollWidth", "Width")) == 0
+
+
+def test_on_paper_the_conversation_stands_alone_and_whole(reader: Visit) -> None:
+    reader.page.set_viewport_size({"width": 1440, "height": 600})
+    for _ in range(3):
+        reader.ask_and_wait("Explain")
+    reader.page.emulate_media(media="print", color_scheme="dark")
+    expect(reader.draft).to_be_hidden()
+    expect(reader.page.get_by_role("navigation")).to_be_hidden()
+    expect(reader.page.locator(".message button").locator("visible=true")).to_have_count(0)
+    log = reader.page.locator("#log")
+    assert log.evaluate("log => log.clientHeight === log.scrollHeight && log.clientHeight > 1500")
+    ink = reader.text.evaluate("element => getComputedStyle(element).color")
+    assert max(int(part) for part in re.findall(r"\d+", ink)) < 80, "light ink on white paper"
 
 
 def test_on_a_phone_a_new_chat_is_one_touch_away(reader: Visit) -> None:

@@ -263,6 +263,18 @@ export function newestLeafBelow(tree, id) {
 }
 
 /**
+ * The message that a chat showed last may be gone, by another tab's doing, or that tab has written
+ * the first one; and a file may say anything.
+ * @param {Chat} chat
+ * @param {Tree} tree its messages
+ */
+export function mend(chat, tree) {
+  if (tree.has(chat.leaf ?? "")) return;
+  const first = [...tree.values()].findLast(({ parent }) => parent === null);
+  chat.leaf = first ? newestLeafBelow(tree, first.id) : null;
+}
+
+/**
  * @param {Tree} tree
  * @param {string} id
  * @returns {string[]} ids of this message and all that follow it, on whatever branch
