@@ -351,7 +351,8 @@ def test_a_long_name_of_the_model_leaves_the_header_whole(reader: Visit) -> None
     reader.page.route("**/v1/models", lambda route: route.fulfill(json=named))
     reader.page.reload()
     expect(reader.page.locator("#model")).to_contain_text("model")
-    for width in (320, 560, 640, 820, 1000):
+    reader.page.locator("#panel-button").click()
+    for width in (320, 560, 640, 820, 1000, 1280):
         reader.page.set_viewport_size({"width": width, "height": 350})
         wide = "document.documentElement.scrollWidth > innerWidth"
         assert not reader.page.evaluate(wide)
