@@ -66,7 +66,7 @@ class _StaticFile:
     def response(self) -> Response:
         zipped = self._zipped if request.accept_encodings.quality("gzip") > 0 else None
         sent = zipped or self._plain
-        unchanged = request.if_none_match.contains(sent.etag)
+        unchanged = request.if_none_match.contains_weak(sent.etag)
         response = Response(
             b"" if unchanged else sent.content,
             status=304 if unchanged else 200,
@@ -76,6 +76,8 @@ class _StaticFile:
             response.headers["Content-Encoding"] = "gzip"
         if self._zipped:
             response.headers["Vary"] = "Accept-Encoding"
+        if unchanged:
+            response.headers.pop("Content-Length", None)  # of what is not sent (RFC 9110, 8.6)
         response.set_etag(sent.etag)
         response.headers["Cache-Control"] = "no-cache"  # ask again; it costs one small answer
         response.headers["Content-Security-Policy"] = _POLICY

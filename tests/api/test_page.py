@@ -39,6 +39,9 @@ async def test_an_unchanged_file_is_not_sent_again_and_each_encoding_has_its_tag
             assert again.status_code == 304
             assert again.content == b""
             assert again.headers["ETag"] == tag
+            assert "Content-Length" not in again.headers
+            weak = await api.http.get("/", headers={**headers, "If-None-Match": f"W/{tag}"})
+            assert weak.status_code == 304
             tags.add(tag)
         assert len(tags) == 2
         stale = await api.http.get("/", headers={"If-None-Match": '"old"'})
