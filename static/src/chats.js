@@ -289,9 +289,10 @@ export class Chats extends Shelf {
   #resume(message) {
     if (message.responseId || message.text) return this.#runs.start(message).resume();
     void claim(message.id, async () => {
+      if (this.runOf(message)) return;
       await this.readAgain(message);
       const chat = this.get(message.chatId);
-      if (!chat || !isAlive(message)) return;
+      if (!chat || !isAlive(message) || this.runOf(message)) return;
       const run = this.#runs.start(message);
       this.observer.onChat(message.chatId);
       if (message.responseId) return run.resume();

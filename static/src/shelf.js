@@ -99,6 +99,7 @@ export class Shelf {
    */
   async open(chatId) {
     if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
+    const told = this.#others?.told;
     const tree = (await this.#database?.messages(chatId)) ?? new Map();
     const files = (await this.#database?.files(chatId)) ?? [];
     if (this.#trees.has(chatId) || !this.#chats.has(chatId)) return [];
@@ -106,6 +107,7 @@ export class Shelf {
     this.#files.set(chatId, files);
     const chat = this.#chats.get(chatId);
     if (chat) mend(chat, tree);
+    if (told !== this.#others?.told) await this.#others?.readMore(chatId);
     this.observer.onChat(chatId);
     return [...tree.values()];
   }

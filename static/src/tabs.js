@@ -30,6 +30,8 @@ export class OtherTabs {
   #touched = new Set();
   /** One change is taken in after another. */
   #taking = Promise.resolve();
+  /** How many changes this tab was told of. */
+  told = 0;
   #database;
   #here;
 
@@ -41,6 +43,7 @@ export class OtherTabs {
     this.#database = database;
     this.#here = here;
     database.onChange((change) => {
+      this.told += 1;
       this.#taking = this.#taking.then(() => this.#take(change)).catch(reportError);
     });
   }
@@ -48,6 +51,12 @@ export class OtherTabs {
   /** @param {string} chatId was changed here just now */
   touched(chatId) {
     this.#touched.add(chatId);
+  }
+
+  /** @param {string} chatId of which this tab may have read less than there is now */
+  async readMore(chatId) {
+    const end = this.#endOf(chatId);
+    if (await this.#readMessages(chatId)) this.#showChanged(chatId, end);
   }
 
   /** @param {Change} change */
@@ -114,12 +123,12 @@ export class OtherTabs {
     for (const chat of found) {
       if (this.#touched.has(chat.id)) continue;
       const own = chats.get(chat.id);
-      // Each tab has its own place in a chat.
-      if (own) Object.assign(own, chat, { leaf: own.leaf });
+      // Each tab has its own place in a chat that it has opened.
+      if (own) Object.assign(own, chat, trees.has(chat.id) ? { leaf: own.leaf } : {});
       else chats.set(chat.id, chat);
     }
     for (const { id, draft } of [...chats.values()]) {
-      const isNew = (trees.get(id)?.size ?? 0) === 0 && draft === "";
+      const isNew = trees.get(id)?.size === 0 && draft === "";
       if (known.has(id) || this.#touched.has(id) || isNew) continue;
       chats.delete(id);
       trees.delete(id);

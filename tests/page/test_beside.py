@@ -184,6 +184,22 @@ def test_a_window_that_becomes_narrow_keeps_the_chat_where_the_reader_is(wide: V
     expect(draft(first)).to_be_focused()
 
 
+def test_an_edit_that_was_left_stays_so_after_its_chat_has_moved(wide: Visit) -> None:
+    first, second = split(wide)
+    ask(second, "to be changed")
+    expect(answer(second)).to_have_attribute("data-status", "done")
+    second.locator(".question").hover()
+    second.get_by_role("button", name="Edit", exact=True).click()
+    form = wide.page.get_by_label("Your question, to be changed")
+    form.fill("in other words")
+    first.get_by_role("button", name="Close this chat").click()
+    expect(form).to_have_value("in other words")
+    form.press("Escape")
+    wide.page.reload()
+    expect(first.locator(".question")).to_have_count(1)
+    expect(form).to_have_count(0)
+
+
 def test_by_keyboard_alone(wide: Visit) -> None:
     first, second = panes(wide)
     first.locator("#log").focus()

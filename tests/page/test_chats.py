@@ -145,6 +145,34 @@ def test_a_chat_deleted_in_one_tab_goes_in_the_other(reader: Visit) -> None:
     other.ask_and_wait("still works")
 
 
+def test_another_tab_knows_of_chats_that_it_never_opened(reader: Visit) -> None:
+    three_chats(reader)
+    other = reader.another_tab()
+    expect(other.chats).to_have_count(3)
+    reader.do_in_list("apples", "Delete")
+    reader.do_in_list("apples", "Delete?")
+    expect(other.chats).to_have_count(2)
+    reader.open_chat("pears")
+    reader.ask_and_wait("and then")
+    other.open_chat("pears")
+    expect(other.questions).to_have_count(2)
+
+
+def test_a_chat_that_is_opened_slowly_has_what_came_meanwhile(reader: Visit) -> None:
+    three_chats(reader)
+    other = reader.another_tab()
+    expect(other.text).to_contain_text("plums")
+    other.page.evaluate(SLOW_READING, "IDBIndex")
+    other.page.locator("#chat-list [data-action=open]").get_by_text("pears").click()
+    reader.open_chat("pears")
+    reader.ask_and_wait("and then")
+    other.page.wait_for_timeout(200)  # it has been told
+    other.page.evaluate("release()")
+    expect(other.page.locator("#title")).to_have_text("pears")
+    expect(other.questions).to_have_count(2)
+    expect(other.text).to_contain_text("You said: and then")
+
+
 def test_an_answer_ends_when_another_tab_deletes_its_chat(reader: Visit) -> None:
     reader.ask("endless")
     expect(reader.text).to_contain_text("word5")
@@ -304,6 +332,7 @@ def test_what_was_found_is_shown_and_opened_where_it_is(reader: Visit) -> None:
     expect(reader.questions).to_have_count(4)
     expect(reader.answers.first).to_be_in_viewport()
     assert selected(reader) == "said"
+    expect(reader.page.locator("#log")).to_be_focused()
     search.fill("EACH TOKEN it writes")
     expect(found).to_contain_text(["… for each token it writes. One reader"])
     expect(found.locator("mark")).to_have_text("each")
@@ -358,6 +387,26 @@ def test_a_file_that_names_no_message_to_show_hides_none(reader: Visit, leaf: st
     expect(reader.questions).to_contain_text("asked long ago")
 
 
+def test_settings_in_a_file_are_those_that_were_written(reader: Visit) -> None:
+    chats = [
+        {"id": "a", "title": "the server's", "leaf": "m", "settings": {"temperature": None}},
+        {"id": "b", "title": "plain", "leaf": "n", "settings": {"temperature": 0}},
+    ]
+    messages = [
+        {"id": name, "chatId": chat, "parent": None, "role": "user", "text": "asked"}
+        for name, chat in (("m", "a"), ("n", "b"))
+    ]
+    reader.ready()
+    reader.page.locator("#import-file").set_input_files([chat_file(chats, messages)])
+    reader.open_chat("the server's")
+    reader.ask_and_wait("one")
+    assert "temperature" not in reader.body("one")
+    reader.open_chat("plain")
+    expect(reader.page.locator("#settings-button")).to_have_attribute("title", "Settings")
+    reader.ask_and_wait("two")
+    assert reader.body("two")["temperature"] == 0
+
+
 def test_a_file_with_an_endless_title_leaves_the_list_quick(reader: Visit) -> None:
     chats = [{"id": "a", "title": "T" * 1_000_000, "leaf": "m"}]
     messages = [{"id": "m", "chatId": "a", "parent": None, "role": "user", "text": "asked"}]
@@ -365,4 +414,4 @@ def test_a_file_with_an_endless_title_leaves_the_list_quick(reader: Visit) -> No
     reader.page.locator("#import-file").set_input_files([chat_file(chats, messages)])
     title = reader.page.locator("#chat-list [data-action=open]").get_by_text("TTT")
     expect(title).to_have_count(1)
-    assert len(title.inner_text()) == 200
+    assert len(title.text_content() or "") == 200

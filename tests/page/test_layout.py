@@ -68,6 +68,10 @@ def test_on_paper_the_conversation_stands_alone_and_whole(reader: Visit) -> None
     reader.page.set_viewport_size({"width": 1440, "height": 600})
     for _ in range(3):
         reader.ask_and_wait("Explain")
+    reader.page.reload()
+    expect(reader.answers).to_have_count(3)
+    reader.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(reader.answers.locator("table")).to_have_count(3)
     reader.page.emulate_media(media="print", color_scheme="dark")
     expect(reader.draft).to_be_hidden()
     expect(reader.page.get_by_role("navigation")).to_be_hidden()

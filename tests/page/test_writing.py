@@ -104,7 +104,6 @@ def test_enter_says_why_it_does_nothing_while_an_answer_comes(reader: Visit) -> 
     expect(reader.page.locator("#composer-hint")).to_contain_text("still being written")
     reader.draft.press("Escape")
     reader.expect_status("stopped")
-    reader.ask_and_wait("next")
     expect(reader.page.locator("#composer-hint")).to_contain_text("Enter sends")
 
 
@@ -166,6 +165,20 @@ def test_files_that_were_not_sent_outlive_a_reload(reader: Visit) -> None:
     reader.page.reload()
     expect(reader.questions).to_have_count(1)
     expect(files).to_have_count(0)
+
+
+def test_a_touch_beside_the_settings_only_closes_them(browser: Browser, scripted_url: str) -> None:
+    with visit(browser, scripted_url, has_touch=True) as reader:
+        reader.ask_and_wait("apples")
+        reader.new_chat()
+        reader.page.locator("#settings-button").tap()
+        apples = reader.page.locator("#chat-list [data-action=open]").get_by_text("apples")
+        box = apples.bounding_box()
+        assert box is not None
+        reader.page.touchscreen.tap(box["x"] + 20, box["y"] + 10)
+        expect(reader.page.locator("#settings")).to_be_hidden()
+        reader.page.wait_for_timeout(200)
+        expect(reader.page.locator("#title")).to_have_text("New chat")
 
 
 def test_settings_belong_to_a_chat_and_are_sent(reader: Visit) -> None:

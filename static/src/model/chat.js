@@ -166,8 +166,10 @@ export function isUnused({ leaf, draft, files, named, pinned, settings }) {
 
 /** @param {Settings} settings that the reader has changed */
 export function isSet(settings) {
-  return Object.entries(defaultSettings()).some(
-    ([name, value]) => settings[/** @type {keyof Settings} */ (name)] !== value,
+  const plain = defaultSettings();
+  const own = { ...plain, ...settings }; // older chats lack some
+  return Object.entries(plain).some(
+    ([name, value]) => own[/** @type {keyof Settings} */ (name)] !== value,
   );
 }
 

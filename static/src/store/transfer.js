@@ -162,7 +162,7 @@ function settingsFrom(data) {
   const settings = like(defaultSettings(), data ?? {});
   const { system, effort, more, ...numbers } = settings;
   for (const [name, value] of Object.entries(numbers)) {
-    if (value !== null && !Number.isFinite(value)) Object.assign(settings, { [name]: null });
+    if (data?.[name] === null || (value !== null && !Number.isFinite(value))) Object.assign(settings, { [name]: null });
   }
   return { ...settings, effort: EFFORTS.includes(`${effort}`) ? effort : null };
 }

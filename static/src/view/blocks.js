@@ -31,7 +31,10 @@ async function finishCode(block) {
   frame.append(top, block);
   if (!code || language === "" || text.length > 50_000) return;
   const html = await highlighted(text, language);
-  if (html !== null) code.replaceChildren(html);
+  // What is selected in it would be no more.
+  const selection = getSelection();
+  const isSelected = selection && !selection.isCollapsed && code.contains(selection.anchorNode);
+  if (html !== null && !isSelected) code.replaceChildren(html);
 }
 
 /** @param {string} text */

@@ -16,6 +16,7 @@ const MOST_PASTED = 20_000;
 /**
  * @typedef {object} On
  * @property {(text: string, files: Attachment[]) => void} send
+ * @property {() => void} early it would be sent, but for an answer that is being written
  * @property {() => void} stop
  * @property {(chatId: string, text: string) => void} draft it is to be kept
  * @property {(chatId: string) => Attachment[]} attached the files that wait in a chat
@@ -63,7 +64,7 @@ export class Composer {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       if (!this.#busy) this.#send();
-      else if (!this.#empty) on.say("The answer is still being written. Esc stops it.");
+      else if (!this.#empty) on.early();
     });
     field.addEventListener("input", () => {
       this.#fit();

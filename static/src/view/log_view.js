@@ -70,6 +70,13 @@ export class LogView {
       root: log,
       rootMargin: `${NEAR}px 0px`,
     });
+    window.addEventListener("beforeprint", () => {
+      for (const id of this.#views.keys()) {
+        this.#near.add(id);
+        this.#changed.add(id);
+      }
+      this.#draw();
+    });
     new ResizeObserver(() => this.#follows && this.#toBottom()).observe(log);
     new ResizeObserver(() => this.#follows && this.#toBottom()).observe(list);
   }
@@ -153,6 +160,7 @@ export class LogView {
     this.#update(messageId, this.#chats.versionsIn(this.#chatId)); // drawn, so that there are words
     const place = find(view.parts.text, words);
     (place?.startContainer.parentElement ?? view.element).scrollIntoView({ block: "center" });
+    this.#log.focus();
     if (place) getSelection()?.setBaseAndExtent(place.startContainer, place.startOffset, place.endContainer, place.endOffset);
   }
 

@@ -30,6 +30,8 @@ export class Pane {
   wanted = "";
   /** @type {ChildNode[]|null} what stands below the composer while nothing is told there */
   #hint = null;
+  /** That is that an answer is being written, which is over with its end. */
+  #tellsEarly = false;
   #by;
   #chats;
   #connection;
@@ -76,6 +78,10 @@ export class Pane {
           this.#tellNoMore();
           chats.send(this.chatId, text, files);
         },
+        early: () => {
+          this.tell("The answer is still being written. Esc stops it.");
+          this.#tellsEarly = true;
+        },
         stop: () => this.stop(),
         draft: (chatId, draft) => {
           if (chats.get(chatId) && chats.get(chatId)?.draft !== draft) chats.change(chatId, { draft });
@@ -100,10 +106,15 @@ export class Pane {
     try {
       await this.#chats.open(chatId);
     } catch {
+      if (this.wanted === chatId) this.wanted = this.chatId;
       return this.tell("This browser does not let the page read this chat. A reload may help.");
     }
     // The reader is elsewhere by now, or has removed it; what is written in no chat would be lost.
-    if (this.wanted !== chatId || !this.#chats.get(chatId)) return;
+    if (this.wanted !== chatId) return;
+    if (!this.#chats.get(chatId)) {
+      this.wanted = this.chatId;
+      return;
+    }
     if (this.chatId !== chatId) this.#tellNoMore();
     this.chatId = chatId;
     this.composer.show(chatId, this.#chats.get(chatId)?.draft ?? "");
@@ -128,6 +139,7 @@ export class Pane {
   /** Is shown no more. */
   leave() {
     this.composer.leave();
+    this.#log.show(""); // nobody else writes there for this one
     this.wanted = this.chatId = "";
   }
 
@@ -141,6 +153,7 @@ export class Pane {
   changedMessage(message) {
     this.#log.changed(message);
     if (isAlive(message)) return this.#showBusy(); // all else stays as it is, word after word
+    if (this.#tellsEarly) this.#tellNoMore();
     this.refresh();
     this.#on.say(spokenWords(message));
   }
@@ -189,6 +202,7 @@ export class Pane {
   #tellNoMore() {
     if (this.#hint) this.#by("composer-hint").replaceChildren(...this.#hint);
     this.#hint = null;
+    this.#tellsEarly = false;
   }
 
   /**

@@ -90,7 +90,7 @@ export class Panes {
    * @param {string} chatId
    */
   async show(chatId) {
-    const there = this.#open.find(({ wanted }) => wanted === chatId);
+    const there = this.#wantedIn(chatId);
     if (there) this.#enter(there);
     await this.#active.show(chatId);
   }
@@ -100,7 +100,7 @@ export class Panes {
    * @param {string} chatId
    */
   async showBeside(chatId) {
-    if (!this.haveRoom || this.showing(chatId)) return this.show(chatId);
+    if (!this.haveRoom || this.#wantedIn(chatId)) return this.show(chatId);
     if (this.#open.length === 1) {
       this.#second ??= this.#makeSecond();
       by("panes").append(this.#second.element);
@@ -111,6 +111,14 @@ export class Panes {
     await this.#active.show(chatId);
   }
 
+  /**
+   * @param {string} chatId
+   * @returns {Pane|undefined} where this chat is open, or is being opened
+   */
+  #wantedIn(chatId) {
+    return this.#open.find(({ wanted }) => wanted === chatId);
+  }
+
   #fold() {
     this.#folded = this.other?.chatId ?? "";
     this.close();
@@ -119,7 +127,7 @@ export class Panes {
   #unfold() {
     const chatId = this.#folded;
     this.#folded = "";
-    if (!this.#chats.get(chatId) || this.other || this.showing(chatId)) return;
+    if (!this.#chats.get(chatId) || this.other || this.#wantedIn(chatId)) return;
     const here = this.#active;
     void this.showBeside(chatId).then(() => here.composer.focus());
   }

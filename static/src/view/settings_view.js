@@ -83,12 +83,15 @@ export class SettingsView {
     close.className = "strong";
     close.textContent = "Done";
     form.append(close);
-    // On the backdrop; a drag that only ends there selects words.
+    // A press beside it closes; a drag that only ends there selects words.
+    let isBeside = false;
     dialog.addEventListener("pointerdown", (event) => {
       const { left, right, top, bottom } = dialog.getBoundingClientRect();
       const { clientX: x, clientY: y, target } = event;
-      const isIn = left <= x && x <= right && top <= y && y <= bottom;
-      if (target === dialog && !isIn) dialog.close();
+      isBeside = target === dialog && !(left <= x && x <= right && top <= y && y <= bottom);
+    });
+    dialog.addEventListener("click", ({ target }) => {
+      if (isBeside && target === dialog) dialog.close();
     });
   }
 

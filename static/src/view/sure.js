@@ -8,6 +8,7 @@
 export function sure(button, act, question = () => "Delete?") {
   /** @type {{label: string|null, content: ChildNode[]}|null} */
   let before = null;
+  button.tabIndex = 0; // else Safari takes the focus away as it is pressed, which is a no
   button.addEventListener("blur", () => {
     if (before === null) return;
     delete button.dataset.sure;
