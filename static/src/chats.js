@@ -31,6 +31,8 @@ export class Chats extends Shelf {
   #runs;
   /** @type {Map<string, () => void>} lets other tabs at a message that is not at the server yet */
   #claims = new Map();
+  /** @type {Map<string, string|null>} the last message that was shown below one, by its id */
+  #left = new Map();
 
   /**
    * @param {Database|null} database null where the browser keeps nothing
@@ -188,11 +190,27 @@ export class Chats extends Shelf {
     this.switchTo(candidate);
   }
 
-  /** @param {Message} message shows this version and what was written last below it */
+  /**
+   * @param {Chat} chat
+   * @param {string|null} leaf
+   * @param {Message[]} [made]
+   * @override
+   */
+  show(chat, leaf, made) {
+    for (const { id } of this.path(chat.id)) this.#left.set(id, chat.leaf);
+    super.show(chat, leaf, made);
+  }
+
+  /**
+   * Shows this version, and below it what the reader left there, or what was written last.
+   * @param {Message} message
+   */
   switchTo(message) {
     const chat = this.get(message.chatId);
     if (!chat) return;
-    this.show(chat, newestLeafBelow(this.tree(message.chatId), message.id));
+    const tree = this.tree(message.chatId);
+    const left = tree.get(this.#left.get(message.id) ?? "") ?? message;
+    this.show(chat, newestLeafBelow(tree, left.id));
     this.onGrown(chat.id); // another tab may write it, and be closed before its end
   }
 

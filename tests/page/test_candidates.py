@@ -100,6 +100,30 @@ def test_asking_on_goes_on_from_the_one_that_is_marked(reader: Visit) -> None:
     expect(reader.answers.first.locator("[data-part=versions]")).to_contain_text("3 of 4")
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_the_one_that_was_taken_is_there_after_another_branch(reader: Visit, goes_on: bool) -> None:
+    reader.ask_and_wait("a colour")
+    reader.ask_three_times()
+    reader.expect_candidates("done")
+    reader.button("Take this one, candidate 1", of=reader.candidates.first).click()
+    expect(reader.candidates).to_have_count(0)
+    if goes_on:
+        reader.ask_and_wait("and then")
+    question = reader.questions.first
+    question.hover()
+    reader.button("Edit", of=question).click()
+    reader.page.get_by_label("Your question, to be changed").fill("an animal")
+    reader.page.keyboard.press("Enter")
+    expect(reader.text).to_contain_text("You said: an animal")
+    reader.expect_status("done")
+    if goes_on:
+        reader.page.reload()
+    question.hover()
+    reader.button("Version before", of=question).click()
+    expect(reader.answers.first.locator("[data-part=versions]")).to_contain_text("2 of 4")
+    expect(reader.questions).to_have_count(2 if goes_on else 1)
+
+
 def test_all_are_stopped_and_each_can_be_deleted(reader: Visit) -> None:
     log = reader.page.locator("#log")
     reader.ask("endless")

@@ -248,20 +248,19 @@ export function candidatesIn(tree, { leaf, candidates = [] }) {
  * @returns {string} the leaf below it that was written last; itself where it is one
  */
 export function newestLeafBelow(tree, id) {
-  /** @type {Map<string|null, Message>} by what they follow */
-  const newest = new Map();
-  for (const message of tree.values()) {
-    const had = newest.get(message.parent);
-    if (!had || message.createdAt > had.createdAt) newest.set(message.parent, message);
-  }
+  const children = Map.groupBy(tree.values(), ({ parent }) => parent);
   let leaf = id;
-  const seen = new Set([id]);
-  for (;;) {
-    const next = newest.get(leaf);
-    if (!next || seen.has(next.id)) return leaf;
-    seen.add(next.id);
-    leaf = next.id;
+  let writtenAt = -Infinity;
+  const found = new Set([id]);
+  for (const one of found) {
+    for (const child of children.get(one) ?? []) {
+      found.add(child.id);
+      if (children.has(child.id) || child.createdAt <= writtenAt) continue;
+      leaf = child.id;
+      writtenAt = child.createdAt;
+    }
   }
+  return leaf;
 }
 
 /**
