@@ -7,7 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ds4trio.batching.mailbox import Delivery, Progress
 from ds4trio.batching.schedule import Budget
 from ds4trio.batching.session import Session
-from tests.batching.test_coalescer import SAMPLING, running
+from tests.batching.coalescing import SAMPLING, running
 from tests.fake_engine import FakeEngine, expected
 
 IN_THREES = Budget(step_tokens=3, prefill_chunk=3, sessions=1)
