@@ -11,19 +11,10 @@ from tests.page.visit import Visit
 pytestmark = pytest.mark.browser
 
 
-def edit(reader: Visit, number: int, text: str) -> None:
-    question = reader.questions.nth(number)
-    question.hover()
-    reader.button("Edit", of=question).click()
-    field = reader.page.get_by_label("Your question, to be changed").locator("visible=true")
-    field.fill(text)
-    field.press("Enter")
-
-
 def test_an_edited_question_is_a_branch_and_the_old_one_stays(reader: Visit) -> None:
     reader.ask_and_wait("first")
     reader.ask_and_wait("second")
-    edit(reader, 0, "another first")
+    reader.edit(reader.questions.nth(0), "another first")
     reader.expect_status("done")
     expect(reader.questions).to_have_count(1)
     expect(reader.text).to_contain_text("You said: another first")

@@ -110,10 +110,7 @@ def test_the_one_that_was_taken_is_there_after_another_branch(reader: Visit, goe
     if goes_on:
         reader.ask_and_wait("and then")
     question = reader.questions.first
-    question.hover()
-    reader.button("Edit", of=question).click()
-    reader.page.get_by_label("Your question, to be changed").fill("an animal")
-    reader.page.keyboard.press("Enter")
+    reader.edit(question, "an animal")
     expect(reader.text).to_contain_text("You said: an animal")
     reader.expect_status("done")
     if goes_on:
@@ -193,8 +190,7 @@ def test_they_are_exported_and_imported(reader: Visit, tmp_path: Path) -> None:
         with reader.page.expect_download() as download:
             reader.page.get_by_role("button", name="Export").click()
         download.value.save_as(file)
-        reader.do_in_list("From a file", "Delete")
-        reader.do_in_list("From a file", "Delete?")
+        reader.delete_chat("From a file")
 
 
 def test_they_are_asked_so_that_they_differ(reader: Visit) -> None:

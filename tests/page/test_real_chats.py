@@ -62,8 +62,7 @@ def test_chats_are_named_pinned_found_taken_along_and_deleted(
     download.value.save_as(file)
     assert len(json.loads(file.read_text())["messages"]) == 4
     for title in ("Of the wood", "Name a fruit."):
-        real.do_in_list(title, "Delete")
-        real.do_in_list(title, "Delete?")
+        real.delete_chat(title)
     expect(real.chats.filter(has_text="Name a fruit.")).to_have_count(0)
     real.page.locator("#import-file").set_input_files(file)
     expect(real.chats.filter(has_text="Of the wood")).to_have_count(1)

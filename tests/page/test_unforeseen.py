@@ -47,11 +47,6 @@ def two_chats(reader: Visit) -> None:
     reader.open_chat("apples")
 
 
-def delete_chat(reader: Visit, title: str) -> None:
-    reader.do_in_list(title, "Delete")
-    reader.page.get_by_role("button", name="Delete?").click()
-
-
 def test_code_that_takes_minutes_to_colour_leaves_the_page_quick(reader: Visit) -> None:
     slow = "```markdown\n" + "[a](" * 5000 + "\n```\n\n"
     answer_oddly(reader, {"code": [said(f'{slow}```json\n{{"a": 1}}\n```\n')]})
@@ -76,7 +71,7 @@ def test_a_chat_that_is_deleted_while_it_is_read_is_not_shown(reader: Visit) -> 
     expect(reader.questions.last).to_contain_text("apples")
     reader.page.evaluate(HOLD)
     reader.page.locator("#chat-list [data-action=open]").get_by_text("pears", exact=True).click()
-    delete_chat(reader, "pears")
+    reader.delete_chat("pears")
     reader.page.evaluate(LET_GO)
     reader.page.wait_for_timeout(300)
     reader.ask_and_wait("is this lost?")
@@ -196,7 +191,7 @@ def test_settings_stay_those_of_their_chat(reader: Visit) -> None:
     other = reader.another_tab()
     expect(other.questions.last).to_contain_text("pears")
     reader.page.get_by_role("button", name="Settings").click()
-    delete_chat(other, "pears")
+    other.delete_chat("pears")
     expect(reader.page.locator("#empty")).to_be_visible()  # it is in another chat now
     reader.page.get_by_label("Temperature").fill("1.5")
     reader.page.get_by_role("button", name="Done").click()
@@ -243,10 +238,7 @@ def test_files_by_the_hundred_leave_room_for_the_conversation(reader: Visit) -> 
 
 def test_another_version_is_shown_where_the_reader_is(reader: Visit) -> None:
     reader.ask_and_wait("alpha")
-    reader.questions.last.hover()
-    reader.button("Edit", of=reader.questions.last).click()
-    reader.page.get_by_label("Your question, to be changed").fill("beta")
-    reader.page.keyboard.press("Enter")
+    reader.edit(reader.questions.last, "beta")
     reader.expect_status("done")
     for _ in range(3):
         reader.ask_and_wait("markdown")

@@ -160,6 +160,18 @@ class Visit:
         item.hover()
         item.get_by_role("button", name=action, exact=True).click()
 
+    def delete_chat(self, title: str) -> None:
+        for action in ("Delete", "Delete?"):
+            self.do_in_list(title, action)
+
+    def edit(self, question: Locator, text: str) -> None:
+        """Asks it in other words."""
+        question.hover()
+        self.button("Edit", of=question).click()
+        field = question.get_by_label("Your question, to be changed")
+        field.fill(text)
+        field.press("Enter")
+
     def violations(self) -> list[str]:
         found: list[str] = self.page.evaluate("window.violations")
         return found
